@@ -158,6 +158,7 @@ class Rollouts:
         skilled = method.needs_teacher or method.skills_in_rollout or self.config.privileged_siblings > 0
         player = self.player(sampler, skilled, method.skills_in_rollout, progress)
         player.sampling_seed = self.config.seed
+        player.settings = {"temperature": self.config.temperature, "top_p": self.config.top_p}
         return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:

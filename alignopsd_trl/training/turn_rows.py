@@ -14,7 +14,7 @@ from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.training.recorder import Recorder
-from alignopsd_trl.turns import TurnBatch
+from alignopsd_trl.turns import Turn, TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat.policy import TrainedPolicy
@@ -45,22 +45,26 @@ class Layout:
 
     @classmethod
     def of(cls, batch: TurnBatch, merge: bool) -> Layout:
-        """Makes one row per turn. With ``merge`` consecutive turns of a trajectory share a row while each prompt begins
-        with the prompt and response before it. Such a row is as long as its last turn alone."""
+        """Makes one row per turn. With ``merge`` turns of a trajectory share a row while each prompt begins with the
+        prompt and response before it. Such a row is as long as its last turn alone."""
         prompts: list[list[int]] = []
         completions: list[list[int]] = []
         row, start = [], []
         rollout = batch.rollout.tolist() if merge else []  # else the host would wait for nothing
+        before = continued_rows(batch.turns, rollout)
+        last: dict[int, int] = {}  # row -> the turn at its end
         for number, turn in enumerate(batch.turns):
-            same = merge and number > 0 and rollout[number] == rollout[number - 1]
-            if same and turn.extends(batch.turns[number - 1]):
-                completions[-1] += turn.prompt_ids[len(prompts[-1]) + len(completions[-1]) :]
+            place, earlier = len(prompts), before.get(number)
+            if earlier is not None and last[row[earlier]] == earlier and turn.extends(batch.turns[earlier]):
+                place = row[earlier]
+                completions[place] += turn.prompt_ids[len(prompts[place]) + len(completions[place]) :]
             else:
                 prompts.append(turn.prompt_ids)
                 completions.append([])
-            row.append(len(prompts) - 1)
-            start.append(len(completions[-1]))
-            completions[-1] += turn.response_ids
+            row.append(place)
+            last[place] = number
+            start.append(len(completions[place]))
+            completions[place] += turn.response_ids
         length = [len(turn.response_ids) for turn in batch.turns]
         return cls(prompts, completions, *(torch.tensor(one, dtype=torch.int64) for one in (row, start, length)))
 
@@ -75,6 +79,20 @@ class Layout:
         result = column.new_full((*shape, *column.shape[2:]), fill)
         result[row, target] = column[turn, token]
         return result
+
+
+def continued_rows(turns: Sequence[Turn], rollout: Sequence[int]) -> dict[int, int]:
+    """Returns which row of the batch each turn may continue: that of the turn before it in its rollout, or of the turn
+    that an agent's own request continues (``info["follows"]``)."""
+    found, numbered = {}, {(one, turn.number): row for row, (one, turn) in enumerate(zip(rollout, turns, strict=False))}
+    for row, one in enumerate(rollout):
+        if "follows" in turns[row].info:
+            earlier = numbered.get((one, turns[row].info["follows"]))
+        else:
+            earlier = row - 1 if row and rollout[row - 1] == one else None
+        if earlier is not None:
+            found[row] = earlier
+    return found
 
 
 def collate_rows(
