@@ -66,7 +66,10 @@ class Episode:
             trajectory.stop = StopReason.TURN_LIMIT
 
     def pass_over(self, step: Step, stop: StopReason, limit: int) -> None:
-        """Goes on after a request that became no turn."""
+        """Goes on after a request that became no turn; a reward is the last turn's."""
+        if self.trajectory.turns:
+            self.trajectory.turns[-1].reward += step.reward
+            self.trajectory.reward += step.reward
         self.observation, self.admissible, self.passed = step.observation, step.admissible, self.passed + 1
         self.trajectory.won = step.won
         if step.done:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
-from alignopsd_trl.environments.adapters.agents.requests import Body, Refused
+from alignopsd_trl.environments.adapters.agents.line import Line, settle
+from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Refused
 
+NOT_TRAINED, RETRIES = "x-not-trained", "x-stainless-retry-count"  # headers
 JSON, EVENTS = "application/json", "text/event-stream"
 Answer = tuple[int, str, bytes]
 """Status, content type and body of an HTTP response."""
@@ -71,3 +74,41 @@ def _delta(choice: dict[str, Any]) -> dict[str, Any]:
 def refused(error: Refused) -> Answer:
     told = {"message": str(error), "type": "invalid_request_error", "param": None, "code": error.code}
     return error.status, JSON, json.dumps({"error": told}).encode()
+
+
+def gathered(asks: Sequence[Ask]) -> Future[list[dict[str, Any]]]:
+    """Returns a future of all choices. If it is cancelled, what is not sampled yet will not be."""
+    whole: Future[list[dict[str, Any]]] = Future()
+
+    def one_more(_: Future) -> None:
+        if all(one.answer.done() and not one.answer.cancelled() for one in asks):
+            problem = next((error for one in asks if (error := one.answer.exception())), None)
+            settle(whole, [] if problem else [one.answer.result() for one in asks], problem)
+
+    whole.add_done_callback(lambda one: [ask.answer.cancel() for ask in asks] if one.cancelled() else None)
+    for ask in asks:
+        ask.answer.add_done_callback(one_more)
+    return whole
+
+
+def exchange(line: Line, data: bytes, headers: Mapping[str, str]) -> Future[Answer]:
+    """Answers an HTTP request of an episode."""
+    done: Future[Answer] = Future()
+    try:
+        body = json.loads(data)
+        choices = gathered(line.ask(body, not headers.get(NOT_TRAINED), headers.get(RETRIES, "0") != "0"))
+    except Refused as error:
+        done.set_result(refused(error))
+        return done
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # a foreign client may send anything
+        done.set_result(refused(Refused(f"{type(error).__name__}: {error}")))
+        return done
+
+    def told(found: Future[list[dict[str, Any]]]) -> None:
+        if not found.cancelled():
+            problem = found.exception()
+            settle(done, refused(problem) if isinstance(problem, Refused) else answered(body, found.result()))
+
+    done.add_done_callback(lambda one: choices.cancel() if one.cancelled() else None)
+    choices.add_done_callback(told)
+    return done

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Mapping
+from asyncio import wrap_future
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.environments.adapters.agents.answers import Answer, answered, completion, refused
+from alignopsd_trl.environments.adapters.agents.answers import NOT_TRAINED, Answer, completion, exchange, gathered
 from alignopsd_trl.environments.adapters.agents.line import Line
-from alignopsd_trl.environments.adapters.agents.requests import Ask, Refused
+from alignopsd_trl.environments.adapters.agents.server import server
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, OpenAI
+    from concurrent.futures import Future
 
-NOT_TRAINED = "x-not-trained"
+    from openai import AsyncOpenAI, OpenAI
 
 
 class Client:
@@ -31,17 +29,12 @@ class Client:
         self._line, self._host, self._trained = line, host, trained
 
     async def chat(self, **body: Any) -> dict[str, Any]:
-        """Returns a chat completion as a dict; needs no openai.
-
-        Raises:
-            Refused: where the API returns an error.
-        """
-        asks = self._line.ask(body, self._trained)
-        return completion(body, await asyncio.gather(*[asyncio.wrap_future(one.answer) for one in asks]))
+        """Returns a chat completion as a dict; needs no openai. Raises `Refused` where the API returns an error."""
+        return completion(body, await wrap_future(gathered(self._line.ask(body, self._trained))))
 
     def chat_sync(self, **body: Any) -> dict[str, Any]:
         """Does as `chat`, for agents that are plain functions."""
-        return completion(body, [one.answer.result() for one in self._line.ask(body, self._trained)])
+        return completion(body, gathered(self._line.ask(body, self._trained)).result())
 
     def reward(self, value: float) -> None:
         """Gives a reward to the turn answered last."""
@@ -55,27 +48,19 @@ class Client:
     @cached_property
     def openai(self) -> AsyncOpenAI:
         """An ``AsyncOpenAI`` that opens no socket."""
-        from openai import AsyncOpenAI
+        from alignopsd_trl.environments.adapters.agents.wires import asynchronous
 
-        from alignopsd_trl.environments.adapters.agents.wires import AsyncWire, async_client
-
-        return AsyncOpenAI(**self._settings, http_client=async_client(AsyncWire(self._exchange)))
+        return asynchronous(self._exchange)
 
     @cached_property
     def openai_sync(self) -> OpenAI:
         """An ``OpenAI`` that opens no socket."""
-        from openai import OpenAI
+        from alignopsd_trl.environments.adapters.agents.wires import synchronous
 
-        from alignopsd_trl.environments.adapters.agents.wires import Wire, client
+        return synchronous(self._exchange)
 
-        return OpenAI(**self._settings, http_client=client(Wire(self._exchange)))
-
-    def _exchange(self, data: bytes) -> Exchange:
-        return Exchange(self._line, data, {NOT_TRAINED: "" if self._trained else "1"})
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {"api_key": "episode", "base_url": "http://policy/v1", "max_retries": 0}
+    def _exchange(self, data: bytes) -> Future[Answer]:
+        return exchange(self._line, data, {} if self._trained else {NOT_TRAINED: "1"})
 
     @property
     def key(self) -> str:
@@ -90,42 +75,4 @@ class Client:
 
     @cached_property
     def _served(self) -> tuple[str, str]:
-        from alignopsd_trl.environments.adapters.agents.server import server
-
         return server(self._host).open(self._line)
-
-
-class Exchange:
-    """One HTTP request of an episode and its response."""
-
-    def __init__(self, line: Line, data: bytes, headers: Mapping[str, str]):
-        self._body: dict[str, Any] = {}
-        self._asks: list[Ask] = []
-        self._problem: Refused | None = None
-        try:
-            found = json.loads(data)
-            if not isinstance(found, dict):
-                raise Refused(f"the request's body is {found!r:.80}, not an object")
-            self._body = found
-            trained = not headers.get(NOT_TRAINED)
-            self._asks = line.ask(found, trained, headers.get("x-stainless-retry-count", "0") != "0")
-        except Refused as error:
-            self._problem = error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:  # a foreign client may send anything
-            self._problem = Refused(f"{type(error).__name__}: {error}")
-
-    async def response(self) -> Answer:
-        """Awaits the response. One that is cancelled is not sampled any more."""
-        try:
-            return self._answer(await asyncio.gather(*[asyncio.wrap_future(one.answer) for one in self._asks]))
-        except Refused as error:
-            return refused(error)
-
-    def response_sync(self) -> Answer:
-        try:
-            return self._answer([one.answer.result() for one in self._asks])
-        except Refused as error:
-            return refused(error)
-
-    def _answer(self, choices: list[dict[str, Any]]) -> Answer:
-        return refused(self._problem) if self._problem is not None else answered(self._body, choices)

@@ -142,10 +142,9 @@ class AgentEnvironment(AdaptedEnvironment):
         """Waits for the next request, or for the agent's end."""
         line, before = self.line, self.line.now
         found = line.take(until)
-        reward = 0.0
+        reward, line.reward = line.reward, 0.0  # of the turn answered last
         info: dict[str, Any] = {}
         if before is not None and before.said and before.trained:
-            reward, line.reward = line.reward, 0.0
             info |= {"follows": before.follows}
             if line.asides:
                 info |= {"not_trained": line.asides}

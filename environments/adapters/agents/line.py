@@ -178,7 +178,7 @@ class Line:
             settle(one.answer, error=OVER)
 
 
-def settle(future: Future, value: Any = None, error: Exception | None = None) -> None:
+def settle(future: Future, value: Any = None, error: BaseException | None = None) -> None:
     """Fulfils a future, unless nobody waits for it any more."""
     with suppress(InvalidStateError):
         if error is None:

@@ -63,12 +63,7 @@ def without_reasoning(messages: Sequence[Body]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Rules:
-    """What an environment does with requests.
-
-    Args:
-        native: whether tools are in the chat template's own format; else requests with tools are refused.
-        ignores: whether settings of sampling are ignored; else other ones than the run's are refused.
-    """
+    """Whether requests may have tools, and whether settings of sampling are ignored in place of refused."""
 
     native: bool
     ignores: bool

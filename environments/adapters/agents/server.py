@@ -9,8 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from weakref import WeakValueDictionary
 
-from alignopsd_trl.environments.adapters.agents.answers import Answer, refused
-from alignopsd_trl.environments.adapters.agents.client import Exchange
+from alignopsd_trl.environments.adapters.agents.answers import Answer, exchange, refused
 from alignopsd_trl.environments.adapters.agents.line import Line
 from alignopsd_trl.environments.adapters.agents.requests import Refused
 
@@ -56,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
             return refused(Refused("no episode has this key", "invalid_api_key", 401))
         if not self.path.endswith("/v1/chat/completions"):
             return refused(Refused(f"{self.path.rpartition('/v1')[2]} is not served", "unknown_url", 404))
-        return Exchange(line, data, {name.lower(): value for name, value in self.headers.items()}).response_sync()
+        return exchange(line, data, {name.lower(): value for name, value in self.headers.items()}).result()
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing: a request is an episode's, whose records hold it."""

@@ -1,39 +1,32 @@
-"""Transports of openai's clients that open no socket."""
+"""Openai's clients without a socket."""
 
 from __future__ import annotations
 
+from asyncio import wrap_future
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
 
 import httpx2  # openai's own
+from openai import AsyncOpenAI, OpenAI
 
 from alignopsd_trl.environments.adapters.agents.answers import Answer
 
-
-class AsyncWire(httpx2.AsyncBaseTransport):
-    def __init__(self, exchange: Callable[[bytes], Any]):
-        self._exchange = exchange
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return _response(await self._exchange(await request.aread()).response())
+Exchange = Callable[[bytes], Future[Answer]]
+KEY, URL = "episode", "http://policy/v1"
 
 
-class Wire(httpx2.BaseTransport):
-    def __init__(self, exchange: Callable[[bytes], Any]):
-        self._exchange = exchange
+def asynchronous(exchange: Exchange) -> AsyncOpenAI:
+    async def send(request: httpx2.Request) -> httpx2.Response:
+        return _response(await wrap_future(exchange(await request.aread())))
 
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        return _response(self._exchange(request.read()).response_sync())
+    client = httpx2.AsyncClient(transport=httpx2.MockTransport(send))
+    return AsyncOpenAI(api_key=KEY, base_url=URL, max_retries=0, http_client=client)
+
+
+def synchronous(exchange: Exchange) -> OpenAI:
+    client = httpx2.Client(transport=httpx2.MockTransport(lambda one: _response(exchange(one.read()).result())))
+    return OpenAI(api_key=KEY, base_url=URL, max_retries=0, http_client=client)
 
 
 def _response(answer: Answer) -> httpx2.Response:
-    status, kind, data = answer
-    return httpx2.Response(status, headers={"content-type": kind}, content=data)
-
-
-def async_client(wire: AsyncWire) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(transport=wire)
-
-
-def client(wire: Wire) -> httpx2.Client:
-    return httpx2.Client(transport=wire)
+    return httpx2.Response(answer[0], headers={"content-type": answer[1]}, content=answer[2])
