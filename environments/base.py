@@ -222,17 +222,15 @@ class Reply(str):
         error: code of a refusal in OpenAI's words; empty for an action.
     """
 
-    prompt_tokens: int
-    response_tokens: int
-    truncated: bool
-    error: str
+    prompt_tokens = response_tokens = 0
+    truncated = False
+    error = ""
 
-    def __new__(
-        cls, text: str, *, prompt_tokens: int = 0, response_tokens: int = 0, truncated: bool = False, error: str = ""
-    ) -> Reply:
-        made = super().__new__(cls, text)
-        made.prompt_tokens, made.response_tokens = prompt_tokens, response_tokens
-        made.truncated, made.error = truncated, error
+    @classmethod
+    def of(cls, text: str, **facts: Any) -> Reply:
+        """Makes a reply with some of its attributes."""
+        made = cls(text)
+        vars(made).update(facts)
         return made
 
 

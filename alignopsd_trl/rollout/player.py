@@ -200,9 +200,9 @@ class Player:
             if self.settings.get(name, value) != value:
                 told = f"{name}={value} is not the run's {self.settings[name]}, so that the policy would learn from "
                 told += "what it does not sample; leave it out, or use AgentEnvironment(..., sampling='ignore')"
-                return Reply(told, error="unsupported_value")
+                return Reply.of(told, error="unsupported_value")
         if wishes.schema is not None and not getattr(sampler, "takes_schemas", False):
-            return Reply("this sampler takes no response_format with a schema", error="unsupported_value")
+            return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
         return None
 
     async def _pass_over(self, episode: Episode, answer: Reply, queues: Queues) -> None:
@@ -254,7 +254,7 @@ class Player:
 
     def _reply(self, turn: Turn) -> Reply:
         prompt, response = len(turn.prompt_ids), len(turn.response_ids)
-        return Reply(turn.action, prompt_tokens=prompt, response_tokens=response, truncated=turn.truncated)
+        return Reply.of(turn.action, prompt_tokens=prompt, response_tokens=response, truncated=turn.truncated)
 
     def _text(self, ids: Sequence[int]) -> str:
         decode: Any = self.tokenizer.decode

@@ -166,11 +166,11 @@ class Prompting:
         try:
             (turn,) = self._made([episode])
         except (TemplateError, TypeError, ValueError) as error:
-            return Reply(f"the chat template refuses these messages: {error}", error="invalid_value")
+            return Reply.of(f"the chat template refuses these messages: {error}", error="invalid_value")
         if turn is not None:
             return turn
         limit = f"max_prompt_length={self.renderer.max_length}"
-        return Reply(f"the prompt has more tokens than {limit}", error=TOO_LONG)
+        return Reply.of(f"the prompt has more tokens than {limit}", error=TOO_LONG)
 
     def _too_long(self, episode: Episode) -> str:
         """Says how much too long a first prompt is, and what to change."""

@@ -51,10 +51,9 @@ class Layout:
         completions: list[list[int]] = []
         row, start = [], []
         rollout = batch.rollout.tolist() if merge else []  # else the host would wait for nothing
-        before = continued_rows(batch.turns, rollout)
         last: dict[int, int] = {}  # row -> the turn at its end
         for number, turn in enumerate(batch.turns):
-            place, earlier = len(prompts), before.get(number)
+            place, earlier = len(prompts), _earlier(number, turn, rollout) if merge else None
             if earlier is not None and last[row[earlier]] == earlier and turn.extends(batch.turns[earlier]):
                 place = row[earlier]
                 completions[place] += turn.prompt_ids[len(prompts[place]) + len(completions[place]) :]
@@ -81,18 +80,12 @@ class Layout:
         return result
 
 
-def continued_rows(turns: Sequence[Turn], rollout: Sequence[int]) -> dict[int, int]:
-    """Returns which row of the batch each turn may continue: that of the turn before it in its rollout, or of the turn
-    that an agent's own request continues (``info["follows"]``)."""
-    found, numbered = {}, {(one, turn.number): row for row, (one, turn) in enumerate(zip(rollout, turns, strict=False))}
-    for row, one in enumerate(rollout):
-        if "follows" in turns[row].info:
-            earlier = numbered.get((one, turns[row].info["follows"]))
-        else:
-            earlier = row - 1 if row and rollout[row - 1] == one else None
-        if earlier is not None:
-            found[row] = earlier
-    return found
+def _earlier(number: int, turn: Turn, rollout: Sequence[int]) -> int | None:
+    """Returns the turn that a turn may continue: the one before it in its rollout, or the one that an agent's own
+    request continues (``info["follows"]``)."""
+    follows = turn.info.get("follows", turn.number - 1)
+    place = -1 if follows is None else number - (turn.number - follows)
+    return place if place >= 0 and rollout[place] == rollout[number] else None
 
 
 def collate_rows(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from numbers import Real
@@ -18,12 +17,9 @@ from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection
 from alignopsd_trl.environments.batch import MOST_STUCK, SerialBatch
 from alignopsd_trl.environments.validation import guarded
 
-logger = logging.getLogger(__name__)
-
 LAST_WORDS = 0.5  # seconds that all agents of a round have together for their results after the last turn
 OTHER_FIRSTS = 1.0  # seconds in which the first requests of parallel sub-agents arrive
 POLICYS = ("tool_use_failed",)  # errors of the API that are the policy's doing
-_told: set[str] = set()
 
 
 class AgentEnvironment(AdaptedEnvironment):
@@ -124,9 +120,8 @@ class AgentEnvironment(AdaptedEnvironment):
         """
         first = self.line.take(until)
         if first is None:
-            if self.line.end is not None and self.line.end.error is not None:
-                raise self.line.end.error
-            raise RuntimeError("the agent ended without a request")
+            error = self.line.end.error if self.line.end is not None else None
+            raise error or RuntimeError("the agent ended without a request")
         return self.opening_of(first)
 
     def opening_of(self, first: Ask) -> Opening:
@@ -149,7 +144,6 @@ class AgentEnvironment(AdaptedEnvironment):
             if line.asides:
                 info |= {"not_trained": line.asides}
                 line.asides = []
-        self._tell_ignored()
         if found is not None:
             return Step(_seen(found), reward=reward, won=None, info=info)
         lost = self._lost()
@@ -162,12 +156,6 @@ class AgentEnvironment(AdaptedEnvironment):
         if error is None or isinstance(error, self._loses) or {*_codes(error)} & {*POLICYS, "context_length_exceeded"}:
             return error
         raise error
-
-    def _tell_ignored(self) -> None:
-        new = self.line.ignored - _told
-        if new:
-            _told.update(new)
-            logger.warning(f"{self.__name__}: sampling='ignore' leaves out {', '.join(sorted(new))} of its requests")
 
     def finish(self, until: float | None = None) -> Ending | None:
         if self._line is None:

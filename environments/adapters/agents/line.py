@@ -18,7 +18,6 @@ from alignopsd_trl.environments.adapters.agents.requests import (
     Refused,
     Rules,
     asks_of,
-    ignored,
     plain_message,
 )
 from alignopsd_trl.environments.base import Reply
@@ -49,7 +48,6 @@ class Line:
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None
-        self.ignored: set[str] = set()
         self.reward = 0.0
         self._arrivals: queue.SimpleQueue[Ask | End] = queue.SimpleQueue()
         self._early: list[Ask] = []  # looked at, not yet answered
@@ -74,8 +72,6 @@ class Line:
         if retried and text in self._known:
             return self._known[text]
         asks = self._known[text] = asks_of(body, self.rules, trained)
-        if self.rules.ignores:
-            self.ignored |= ignored(body)
         for one in asks:
             self._arrivals.put(one)
         return asks

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from alignopsd_trl.environments.adapters.rows import text_of
 
+logger = logging.getLogger(__name__)
 Body = Mapping[str, Any]
 SETTINGS = ("temperature", "top_p")  # the run has them too
 UNKNOWN = {
@@ -132,8 +135,13 @@ def asks_of(body: Body, rules: Rules, trained: bool = True) -> list[Ask]:
     return [Ask([plain_message(one) for one in messages], **given) for _ in range(count)]
 
 
-def ignored(body: Body) -> set[str]:
-    """Returns the fields that ``sampling="ignore"`` leaves out."""
+@cache
+def _tell_ignored(name: str) -> None:
+    logger.warning(f"sampling='ignore' leaves {name} out of an agent's requests")
+
+
+def _foreign(body: Body) -> set[str]:
+    """Returns the fields of a request that ask for other sampling than the run's."""
     unknown = {name for name, nothing in UNKNOWN.items() if body.get(name, nothing) not in (nothing, None, False)}
     formed = (body.get("response_format") or {}).get("type", "text") != "text"
     return (
@@ -143,8 +151,10 @@ def ignored(body: Body) -> set[str]:
 
 def _settings(body: Body, rules: Rules) -> dict[str, float]:
     if rules.ignores:
+        for name in sorted(_foreign(body)):
+            _tell_ignored(name)
         return {}
-    unknown = sorted(ignored(body) - {*SETTINGS, "response_format"})
+    unknown = sorted(_foreign(body) - {*SETTINGS, "response_format"})
     if unknown:
         raise Refused(
             f"{unknown[0]}={body[unknown[0]]!r} can't be sampled here; leave it out, or use "
