@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.chat.options import PlayOptions
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     costs = {
         f"{agent.__name__}, {episodes} episodes": request_cost(agent, episodes, options.rounds)
         for agent in (by_chat, by_openai, by_url)
