@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from datasets import Dataset
 from fakes.agents import GUESS, HINT, ONE, START, called, number_of, played
-from fakes.tool_classes import chat_tokenizer, trainer_of
+from fakes.playing import Seeded
+from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
 from alignopsd_trl import read_records
 from alignopsd_trl.environments import Ending
@@ -147,6 +148,25 @@ def test_dialogues_of_sub_agents_run_side_by_side(history: str) -> None:
     assert [len(one.turns) for one in found] == [6, 6]
     if history == "conversation":
         assert len(rows_of(found)) == 6
+
+
+def test_seeds_come_from_a_requests_place_and_not_from_its_arrival() -> None:
+    async def agent(row: Row, client: Client) -> float:
+        async def ask(name: str) -> None:
+            await client.chat(messages=[{"role": "system", "content": f"You are {name}."}, START[1]])
+
+        await client.chat(messages=START)
+        await asyncio.gather(*map(ask, next(orders)))
+        return 1.0
+
+    tokenizer = chat_tokenizer()
+    model, found = chat_model(tokenizer).eval(), []
+    for order in ("abc", "cab"):
+        orders = iter([order] * 2)
+        sampler = Seeded(model, tokenizer.eos_token_id, 6)
+        trajectories = played(AgentEnvironment(agent, format="text"), sampler=sampler, tokenizer=tokenizer)
+        found.append([sorted((turn.prompt_ids, turn.response_ids) for turn in one.turns) for one in trajectories])
+    assert found[0] == found[1] and found[0][0] != found[0][1]
 
 
 def test_the_policy_never_reads_what_its_agent_dropped() -> None:
