@@ -74,6 +74,8 @@ class Line:
         asks = self._known[text] = asks_of(body, self.rules, trained)
         for one in asks:
             self._arrivals.put(one)
+            if self._over:  # since it was looked at
+                settle(one.answer, error=OVER)
         return asks
 
     def put_end(self, end: End) -> None:
