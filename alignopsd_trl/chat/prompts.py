@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View
+from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View, Wishes
 
 
 def checked(prompt: Any, source: str) -> Rendered:
@@ -125,7 +125,8 @@ class Renderer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions, reserved: int = 0):
         self._tokenizer: Any = tokenizer  # its annotations give a union whatever it is asked for
-        self._prompt, self.options = prompt, options
+        self._prompt: Any = prompt  # with optional methods
+        self.options = options
         self._kwargs = dict(options.chat_template_kwargs or {})
         self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
         self.converses = options.history == "conversation"
@@ -148,6 +149,16 @@ class Renderer:
             return checked(own(view), f"{type(self._prompt).__name__}.reply")
         offered = f"\n\nAdmissible actions: [{', '.join(view.admissible)}]" if view.admissible else ""
         return view.observation + offered
+
+    @property
+    def asks(self) -> bool:
+        """Whether the prompts are an agent's own requests (`Wishes`)."""
+        return hasattr(self._prompt, "wishes")
+
+    def wishes(self, view: View) -> Wishes:
+        """Returns what a turn asks beside its prompt; by default to continue the turn before it."""
+        number = view.step_count
+        return self._prompt.wishes(view) if self.asks else Wishes(number, number - 1 if number else None)
 
     def text(self, prompt: Rendered) -> str:
         """Renders a prompt by the chat template, as text."""

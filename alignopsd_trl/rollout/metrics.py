@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
-from alignopsd_trl.turns import StopReason, Trajectory
+from alignopsd_trl.turns import StopReason, Trajectory, continued
 
 SQUARES = "tasks/squared_success"
 """The mean over tasks of the squared success rate. With ``episodes/success`` it tells how much tasks differ."""
@@ -70,9 +69,11 @@ def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]
     turn's prompt and response, because the template changed them or history was dropped; ``runs`` are maximal runs of
     turns without such a break."""
     played = [trajectory.turns for trajectory in trajectories if trajectory.turns]
-    broken = sum(not two.extends(one) for turns in played for one, two in pairwise(turns))
+    pairs = [pair for turns in played for pair in continued(turns)]
+    broken = sum(not two.extends(one) for one, two in pairs)
+    runs = sum(map(len, played)) - len(pairs) + broken
     count = max(len(trajectories), 1)
-    return {"conversation/broken_prefixes": broken / count, "conversation/runs": (len(played) + broken) / count}
+    return {"conversation/broken_prefixes": broken / count, "conversation/runs": runs / count}
 
 
 def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -7,9 +7,10 @@ turn limit means the same on every benchmark.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -17,13 +18,13 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.chat.reading import Reader, reader_for
-from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Step
+from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Reply, Step, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
-from alignopsd_trl.rollout.prompting import Episode, Prompting, SkillSource, blank_turn, no_skills, skill_of
+from alignopsd_trl.rollout.prompting import TOO_LONG, Episode, Prompting, SkillSource, blank_turn, no_skills, skill_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed
-from alignopsd_trl.turns import Seeds, Trajectory, Turn
+from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
 ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
 """Errors that end all episodes on all processes."""
@@ -32,7 +33,7 @@ ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
 class Queues(NamedTuple):
     """The queues to which the episodes of a play submit calls."""
 
-    prompts: BatchedCalls[Episode, Turn | None]
+    prompts: BatchedCalls[Episode, Turn | Reply | None]
     sampler: Sampler
     teacher: Sampler
     steps: BatchedCalls[str, Step | Failure] | Workers
@@ -66,6 +67,7 @@ class Player:
         sampling_seed: part of the seed of each request, beside the episode's seeds, its number among equal ones, its
             label in ``draws`` and the turn's number.
         update: the number of updates before these episodes are trained on, for `Turn.staleness`.
+        settings: settings of sampling that an agent's own requests must not change; another value is refused.
     """
 
     environments: ValidatedBatch
@@ -86,6 +88,7 @@ class Player:
     teacher: AnySampler | None = None
     sampling_seed: int = 0
     update: int | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
@@ -162,7 +165,7 @@ class Player:
         other = other if self.teacher else own
         worker = None if own.waits_for_all or other.waits_for_all else self.environments.worker
         return Queues(
-            BatchedCalls(lambda _, episodes: self._prompting.next_turns(episodes)),
+            BatchedCalls(lambda _, episodes: self._turns(episodes, own)),
             own,
             other,
             BatchedCalls(self.environments.step) if worker is None else Workers(self.environments, worker),
@@ -176,38 +179,86 @@ class Player:
                 turn.action = action
                 await self._step(episode, turn, queues)
         while episode.live and (turn := await result_of(queues.prompts.submit(episode.slot, episode))):
+            if isinstance(turn, Reply):
+                await self._pass_over(episode, turn, queues)
+                continue
             await self._respond(episode, turn, queues)
             if episode.live:
                 await self._step(episode, turn, queues)
             self.progress(0, 1)
         self.progress(1, 0)
 
+    def _turns(self, episodes: Sequence[Episode], sampler: Sampler) -> list[Turn | Reply | None]:
+        """Returns the next turn of each episode, or why an agent's request becomes none."""
+        turns = self._prompting.next_turns(episodes)
+        refused = [self._refusal(episode.wishes, sampler) for episode in episodes]
+        return [turn if turn is None else refusal or turn for turn, refusal in zip(turns, refused, strict=True)]
+
+    def _refusal(self, wishes: Wishes, sampler: Sampler) -> Reply | None:
+        """Returns why a request can't be sampled as an agent asks."""
+        for name, value in wishes.settings.items():
+            if self.settings.get(name, value) != value:
+                told = f"{name}={value} is not the run's {self.settings[name]}, so that the policy would learn from "
+                told += "what it does not sample; leave it out, or use AgentEnvironment(..., sampling='ignore')"
+                return Reply.of(told, error="unsupported_value")
+        if wishes.schema is not None and not getattr(sampler, "takes_schemas", False):
+            return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
+        return None
+
+    async def _pass_over(self, episode: Episode, answer: Reply, queues: Queues) -> None:
+        """Answers a request that becomes no turn."""
+        step = await result_of(queues.steps.submit(episode.slot, answer))
+        if isinstance(step, Failure):
+            episode.fail(step, self.environments.name)
+        else:
+            stop = StopReason.PROMPT_TOO_LONG if answer.error == TOO_LONG else StopReason.DONE
+            episode.pass_over(step, stop, self._limit)
+
+    @property
+    def _limit(self) -> int:
+        return self.max_turns or self.environments.max_turns
+
     async def _respond(self, episode: Episode, turn: Turn, queues: Queues) -> None:
         """Samples a response and parses the action in it."""
         privileged = episode.trajectory.privileged
         sampler, prompt = (queues.teacher, turn.privileged_ids) if privileged else (queues.sampler, turn.prompt_ids)
-        seed = episode_seed(episode.sampling_seed, turn.number) % 2**31  # whatever the order of requests
+        wishes = episode.wishes
+        seed = episode_seed(episode.sampling_seed, wishes.place) % 2**31  # whatever the order of requests
+        request = Request(prompt, seed, episode=episode.slot, schema=wishes.schema)
         try:
-            response = await result_of(sampler.submit(Request(prompt, seed, episode=episode.slot)))
+            response = await result_of(sampler.submit(request))
         except RequestFailed as error:
             self._fail(episode, turn, Failure("error", f"no response could be sampled: {error}"))
             return
-        turn.response_ids = list(response.ids)
-        decode: Any = self.tokenizer.decode
-        turn.response_text = decode(turn.response_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
+        length = response_end(response.ids, wishes, self._text)
+        turn.response_ids = list(response.ids[:length])
+        turn.response_text = self._text(turn.response_ids)
+        ended = bool(turn.response_ids) and turn.response_ids[-1] in self.end_ids
+        turn.truncated = not ended and not any(stop in turn.response_text for stop in wishes.stop)
         kept = response.log_probs is not None and not privileged
-        turn.sampling_log_probs = list(response.log_probs) if kept else None
+        turn.sampling_log_probs = list(response.log_probs[:length]) if kept else None
         if self.update is not None and response.weights is not None:
             turn.staleness = self.update - response.weights
         self._parse_action(episode, turn)
 
     async def _step(self, episode: Episode, turn: Turn, queues: Queues) -> None:
-        step = await result_of(queues.steps.submit(episode.slot, turn.action))
+        answer = self._reply(turn) if self.renderer.asks else turn.action
+        if isinstance(answer, Reply) and not episode.wishes.trained:
+            await self._pass_over(episode, answer, queues)
+            return
+        step = await result_of(queues.steps.submit(episode.slot, answer))
         if isinstance(step, Failure):
             self._fail(episode, turn, step)
         else:
-            episode.advance(turn, step, self.max_turns or self.environments.max_turns, self.until_lost)
+            episode.advance(turn, step, self._limit, self.until_lost)
+
+    def _reply(self, turn: Turn) -> Reply:
+        prompt, response = len(turn.prompt_ids), len(turn.response_ids)
+        return Reply.of(turn.action, prompt_tokens=prompt, response_tokens=response, truncated=turn.truncated)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        decode: Any = self.tokenizer.decode
+        return decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _begin(
         self,
@@ -273,6 +324,15 @@ class Player:
                 episode.fail(ending, self.environments.name)
             elif ending is not None:
                 episode.finish(ending)
+
+
+def response_end(ids: Sequence[int], wishes: Wishes, text: Callable[[Sequence[int]], str]) -> int:
+    """Returns the number of a response's tokens up to the end of the first stop text, at most ``wishes.max_tokens``."""
+    length = len(ids) if wishes.max_tokens is None else min(len(ids), wishes.max_tokens)
+    found = [stop for stop in wishes.stop if stop in text(ids[:length])]
+    if not found:
+        return length
+    return bisect_left(range(length), True, key=lambda count: any(stop in text(ids[:count]) for stop in found))
 
 
 def make_player(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from jinja2 import TemplateError
+
 from alignopsd_trl.chat.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.chat.prompts import Fitted, Renderer, Shown, text_of
-from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Rendered, Step, View
+from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Rendered, Reply, Step, View, Wishes
 from alignopsd_trl.environments.batch import guarded
 from alignopsd_trl.turns import NO_THOUGHT, StopReason, Trajectory, Turn
+
+TOO_LONG = "context_length_exceeded"
 
 
 @dataclass
@@ -25,7 +30,9 @@ class Episode:
     admissible: tuple[str, ...] = ()
     context: Any = None
     records: list[Record] = field(default_factory=list)
-    dialogue: tuple[Conversation, Conversation] | None = None  # the policy's and the privileged view's
+    dialogues: dict[int, tuple[Conversation, Conversation]] = field(default_factory=dict)  # see `Prompting`
+    wishes: Wishes = Wishes(0, None)
+    passed: int = 0  # requests that became no turn
 
     @property
     def live(self) -> bool:
@@ -58,6 +65,18 @@ class Episode:
             trajectory.stop = StopReason.DONE
         elif len(trajectory.turns) >= max_turns or (until_lost and step.lost):
             trajectory.stop = StopReason.TURN_LIMIT
+
+    def pass_over(self, step: Step, stop: StopReason, limit: int) -> None:
+        """Goes on after a request that became no turn; a reward is the last turn's."""
+        if self.trajectory.turns:
+            self.trajectory.turns[-1].reward += step.reward
+            self.trajectory.reward += step.reward
+        self.observation, self.admissible, self.passed = step.observation, step.admissible, self.passed + 1
+        self.trajectory.won = step.won
+        if step.done:
+            self.trajectory.stop = stop
+        elif self.passed >= limit:
+            self.trajectory.stop = StopReason.TURN_LIMIT
 
     def finish(self, ending: Ending) -> None:
         trajectory = self.trajectory
@@ -113,6 +132,8 @@ def skill_of(skills: SkillSource, opening: Opening, row: Mapping[str, Any]) -> t
 class Prompting:
     """Makes the next turn of episodes, with its ordinary and its privileged prompt.
 
+    `Episode.dialogues` holds what a later turn may continue: by turn, the policy's dialogue and the privileged one.
+
     Args:
         renderer, end_ids, skills_in_rollout, privileged: as in [`Player`].
         history_length: the number of past turns that a prompt shows at most.
@@ -124,18 +145,33 @@ class Prompting:
     skills_in_rollout: bool = False
     privileged: bool = True
 
-    def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | None]:
-        """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``."""
-        if self.renderer.converses:
-            turns = self._converse(episodes)
-        else:
-            turns = self._show(episodes)
+    def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
+        """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``; an
+        agent's own request gets a refusal."""
+        for episode in episodes:
+            episode.wishes = self.renderer.wishes(episode.view(1))
+        if self.renderer.asks:
+            return [self._asked(episode) for episode in episodes]
+        turns: list[Turn | Reply | None] = [*self._made(episodes)]
         for episode, turn in zip(episodes, turns, strict=True):
             if turn is None:
                 episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
                 if not episode.trajectory.turns:
                     episode.trajectory.message = self._too_long(episode)
         return turns
+
+    def _made(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        return self._converse(episodes) if self.renderer.converses else self._show(episodes)
+
+    def _asked(self, episode: Episode) -> Turn | Reply:
+        try:
+            (turn,) = self._made([episode])
+        except (TemplateError, TypeError, ValueError) as error:
+            return Reply.of(f"the chat template refuses these messages: {error}", error="invalid_value")
+        if turn is not None:
+            return turn
+        limit = f"max_prompt_length={self.renderer.max_length}"
+        return Reply.of(f"the prompt has more tokens than {limit}", error=TOO_LONG)
 
     def _too_long(self, episode: Episode) -> str:
         """Says how much too long a first prompt is, and what to change."""
@@ -151,27 +187,39 @@ class Prompting:
         )
 
     def _converse(self, episodes: Sequence[Episode]) -> list[Turn | None]:
-        """Renders the first prompt of an episode; later ones continue its dialogue."""
-        begun = [(episode, episode.dialogue) for episode in episodes]
+        """Renders the first prompt of a dialogue; later ones continue it."""
+        begun = [(one, one.wishes.follows) for one in episodes]
         first = iter(self._show([episode for episode, known in begun if known is None]))
         return [next(first) if known is None else self._go_on(one, known) for one, known in begun]
 
-    def _go_on(self, episode: Episode, dialogues: tuple[Conversation, Conversation]) -> Turn | None:
-        last, view = episode.trajectory.turns[-1], episode.view(1)
+    def _go_on(self, episode: Episode, follows: int) -> Turn | None:
+        last, view = episode.trajectory.turns[follows], episode.view(1)
         reply = self.renderer.reply(view)
-        own, privileged = dialogues
+        dialogues = own, privileged = self._taken(episode, follows)
         for dialogue in dict.fromkeys(dialogues):
             dialogue.go_on(last.response_ids, reply, self.end_ids)
-        drop = oldest_to_drop(privileged, self.renderer.max_length)
+        if self.renderer.asks:
+            drop = 0 if len(privileged.ids) <= self.renderer.max_length else None
+        else:
+            drop = oldest_to_drop(privileged, self.renderer.max_length)
         if drop is None:
             return None
+        episode.dialogues[view.step_count] = dialogues
         for dialogue in dict.fromkeys(dialogues):
             if drop:
                 dialogue.forget(drop)
-        shortened = len(own) < view.step_count
+        shortened = not self.renderer.asks and len(own) < view.step_count
         turn = blank_turn(view.step_count, text_of(reply), own.ids, privileged.ids, shortened)
         turn.shown = own.shown(last.shown.view) if self.renderer.reserved else None
         return turn
+
+    def _taken(self, episode: Episode, follows: int) -> tuple[Conversation, Conversation]:
+        """Returns the dialogues of a turn, to go on with. Several requests of an agent may continue the same turn."""
+        if not self.renderer.asks:
+            return episode.dialogues.pop(follows)
+        own, privileged = episode.dialogues[follows]
+        other = own.forked()
+        return other, other if privileged is own else privileged.forked()
 
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """Makes turns whose prompts are rendered from views."""
@@ -190,10 +238,11 @@ class Prompting:
                 continue
             prompt, ids = next(ordinary)
             turns.append(self._shown_turn(view, Fitted(privileged.view, prompt, ids), privileged.ids))
-            if self.renderer.converses:
+            if self.renderer.converses and episode.wishes.trained:
                 own = Conversation(self.renderer, prompt, ids)
                 same = prompt == privileged.shown
-                episode.dialogue = own, own if same else Conversation(self.renderer, privileged.shown, privileged.ids)
+                other = own if same else Conversation(self.renderer, privileged.shown, privileged.ids)
+                episode.dialogues[view.step_count] = own, other
         return turns
 
     def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[Rendered, list[int]]]:
@@ -208,5 +257,8 @@ class Prompting:
     def _shown_turn(self, view: View, fitted: Fitted, privileged_ids: list[int]) -> Turn:
         shortened = len(fitted.view.history) < len(view.history)
         turn = blank_turn(view.step_count, text_of(fitted.shown), fitted.ids, privileged_ids, shortened)
-        turn.shown = Shown(fitted.view) if self.renderer.reserved else None
+        if self.renderer.reserved:
+            # an agent's requests share one context, which goes on to the next request
+            view = replace(fitted.view, context=copy(fitted.view.context)) if self.renderer.asks else fitted.view
+            turn.shown = Shown(view)
         return turn

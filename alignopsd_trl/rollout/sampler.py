@@ -7,9 +7,9 @@ in one call; [`driver.Lockstep`] turns it into a `Sampler` of synchronous batche
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -36,12 +36,14 @@ class Request(NamedTuple):
         seed: in [0, 2**31), for samplers that draw random numbers by request.
         until: the response may end as soon as this reader finds a complete reasoning trace in it.
         episode: the number of the episode among those that are played together.
+        schema: JSON schema that the response must follow, for samplers whose attribute ``takes_schemas`` is true.
     """
 
     prompt_ids: Sequence[int]
     seed: int = 0
     until: Reader | None = None
     episode: int = 0
+    schema: Mapping[str, Any] | None = None
 
 
 class Response(NamedTuple):

@@ -22,6 +22,8 @@ class SteppingSampler(Continuous):
         read: makes the response from vLLM's ``RequestOutput``.
     """
 
+    takes_schemas = True
+
     def __init__(self, engine: Any, parameters: Callable[[int], Any], read: Callable[[Any], Response]):
         self._engine, self._parameters, self._read = engine, parameters, read
         self._asked: dict[str, Future[Response]] = {}
@@ -34,12 +36,20 @@ class SteppingSampler(Continuous):
         future: Future[Response] = Future()
         name, prompt = f"turn-{next(_NUMBERS)}", {"prompt_token_ids": list(request.prompt_ids)}
         try:
-            self._engine.add_request(name, prompt, self._parameters(request.seed))
+            self._engine.add_request(name, prompt, self._parameters_of(request))
         except Exception as error:  # of vLLM's own classes, for example if a prompt is too long for the engine
             future.set_exception(RequestFailed(f"vLLM refused the request: {error}"))
         else:
             self._asked[name] = future
         return future
+
+    def _parameters_of(self, request: Request) -> Any:
+        parameters = self._parameters(request.seed)
+        if request.schema is not None:
+            from vllm.sampling_params import StructuredOutputsParams
+
+            parameters.structured_outputs = StructuredOutputsParams(json=dict(request.schema))
+        return parameters
 
     def advance(self) -> bool:
         if not self._asked:

@@ -165,6 +165,7 @@ class Rollouts:
         reserved = reserved_tokens(self.config.skill_budget) if later else 0
         player = self.player(sampler, skilled, method.skills_in_rollout, progress, reserved)
         player.sampling_seed = self.config.seed
+        player.settings = {"temperature": self.config.temperature, "top_p": self.config.top_p}
         return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:

@@ -14,7 +14,7 @@ from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.training.recorder import Recorder
-from alignopsd_trl.turns import TurnBatch
+from alignopsd_trl.turns import Turn, TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat.policy import TrainedPolicy
@@ -46,22 +46,25 @@ class Layout:
 
     @classmethod
     def of(cls, batch: TurnBatch, merge: bool) -> Layout:
-        """Makes one row per turn. With ``merge`` consecutive turns of a trajectory share a row while each prompt begins
-        with the prompt and response before it. Such a row is as long as its last turn alone."""
+        """Makes one row per turn. With ``merge`` turns of a trajectory share a row while each prompt begins with the
+        prompt and response before it. Such a row is as long as its last turn alone."""
         prompts: list[list[int]] = []
         completions: list[list[int]] = []
         row, start = [], []
         rollout = batch.rollout.tolist() if merge else []  # else the host would wait for nothing
+        last: dict[int, int] = {}  # row -> the turn at its end
         for number, turn in enumerate(batch.turns):
-            same = merge and number > 0 and rollout[number] == rollout[number - 1]
-            if same and turn.extends(batch.turns[number - 1]):
-                completions[-1] += turn.prompt_ids[len(prompts[-1]) + len(completions[-1]) :]
+            place, earlier = len(prompts), _earlier(number, turn, rollout) if merge else None
+            if earlier is not None and last[row[earlier]] == earlier and turn.extends(batch.turns[earlier]):
+                place = row[earlier]
+                completions[place] += turn.prompt_ids[len(prompts[place]) + len(completions[place]) :]
             else:
                 prompts.append(turn.prompt_ids)
                 completions.append([])
-            row.append(len(prompts) - 1)
-            start.append(len(completions[-1]))
-            completions[-1] += turn.response_ids
+            row.append(place)
+            last[place] = number
+            start.append(len(completions[place]))
+            completions[place] += turn.response_ids
         length = [len(turn.response_ids) for turn in batch.turns]
         return cls(prompts, completions, *(torch.tensor(one, dtype=torch.int64) for one in (row, start, length)))
 
@@ -76,6 +79,14 @@ class Layout:
         result = column.new_full((*shape, *column.shape[2:]), fill)
         result[row, target] = column[turn, token]
         return result
+
+
+def _earlier(number: int, turn: Turn, rollout: Sequence[int]) -> int | None:
+    """Returns the turn that a turn may continue: the one before it in its rollout, or the one that an agent's own
+    request continues (``info["follows"]``)."""
+    follows = turn.info.get("follows", turn.number - 1)
+    place = -1 if follows is None else number - (turn.number - follows)
+    return place if place >= 0 and rollout[place] == rollout[number] else None
 
 
 def collate_rows(

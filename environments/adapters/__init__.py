@@ -1,6 +1,7 @@
 """Adapters that let foreign environments play here unchanged: TRL's tool classes and clients of OpenEnv."""
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
+from alignopsd_trl.environments.adapters.agents import AgentEnvironment
 from alignopsd_trl.environments.adapters.openenv import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.recognition import as_environment, check_rows
 from alignopsd_trl.environments.adapters.rows import row_id, with_task_ids
@@ -8,6 +9,7 @@ from alignopsd_trl.environments.adapters.tools import ToolEnvironment
 
 __all__ = [
     "AdaptedEnvironment",
+    "AgentEnvironment",
     "OpenEnvEnvironment",
     "ToolEnvironment",
     "as_environment",

@@ -1,0 +1,12 @@
+"""Agents that own their loop: whatever asks for chat completions, played as an environment.
+
+An agent runs on a thread of its own. Its first request is the opening of the episode; each `step` answers the pending
+request and waits for the next one, or for the agent's end. `requests` reads requests, `line` queues those of an
+episode, `client` and `server` bring them, `environment` plays them.
+"""
+
+from alignopsd_trl.environments.adapters.agents.client import Client
+from alignopsd_trl.environments.adapters.agents.environment import AgentEnvironment
+from alignopsd_trl.environments.adapters.agents.requests import Refused
+
+__all__ = ["AgentEnvironment", "Client", "Refused"]

@@ -1,0 +1,305 @@
+"""Plays agents: `AgentEnvironment` one episode, `AgentBatch` many side by side."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
+from alignopsd_trl.environments.adapters.agents.line import Line
+from alignopsd_trl.environments.adapters.agents.prompt import AgentPrompt
+from alignopsd_trl.environments.adapters.agents.requests import Ask, Rules
+from alignopsd_trl.environments.adapters.agents.running import Running
+from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Reply, Step
+from alignopsd_trl.environments.batch import MOST_STUCK, SerialBatch
+from alignopsd_trl.environments.validation import guarded
+
+LAST_WORDS = 0.5  # seconds that all agents of a round have together for their results after the last turn
+OTHER_FIRSTS = 1.0  # seconds in which the first requests of parallel sub-agents arrive
+POLICYS = ("tool_use_failed",)  # errors of the API that are the policy's doing
+
+
+class AgentEnvironment(AdaptedEnvironment):
+    """Plays an agent that asks for chat completions: each of its requests is a turn. A call of such an object makes
+    another one like it, so that it is a factory as well.
+
+    Args:
+        agent (`Callable[[dict, Client], Any]`):
+            ``agent(row, client)``, a coroutine function or a plain one, which gets a thread. Returns the reward of the
+            episode, an `Ending`, or nothing where ``reward_funcs`` know it.
+        format (`str`, *optional*, defaults to `"native"`):
+            ``"native"``: tools and calls are in the chat template's own format. ``"text"``: for any chat template;
+            requests with tools are refused.
+        skill_in (`str`, *optional*, defaults to `"system"`):
+            The role whose last message the teacher's skill ends: ``"system"`` or ``"user"``.
+        loses (`tuple[type[Exception], ...]`, *optional*):
+            Exceptions of the agent that are the policy's doing. They end the episode as lost; others are errors of the
+            environment.
+        success (`Callable[[dict, float], bool | None]`, *optional*):
+            The row and the returned reward -> whether the episode was won. By default that is unknown.
+        max_turns (`int`, *optional*, defaults to 50):
+            Turns of an episode at most.
+        sampling (`str`, *optional*, defaults to `"refuse"`):
+            What becomes of a request with settings of sampling other than the run's: ``"refuse"`` it with the API's
+            error, or ``"ignore"`` the settings.
+        host (`str`, *optional*, defaults to `"127.0.0.1"`):
+            The address at which ``client.url`` listens.
+
+    Raises:
+        TypeError: if ``agent`` can't be called.
+        ValueError: for another ``format``, ``skill_in`` or ``sampling``.
+    """
+
+    history_length = 0
+
+    def __init__(
+        self,
+        agent: Callable[..., Any],
+        *,
+        format: str = "native",
+        skill_in: str = "system",
+        loses: tuple[type[Exception], ...] = (),
+        success: Callable[[Mapping[str, Any], float], bool | None] | None = None,
+        max_turns: int = 50,
+        sampling: str = "refuse",
+        host: str = "127.0.0.1",
+    ):
+        if not callable(agent):
+            raise TypeError(f"agent is {agent!r}; give a function agent(row, client)")
+        known = {"format": ("native", "text"), "skill_in": ("system", "user"), "sampling": ("refuse", "ignore")}
+        for name, given in (("format", format), ("skill_in", skill_in), ("sampling", sampling)):
+            if given not in known[name]:
+                raise ValueError(f"{name}={given!r} must be {known[name][0]!r} or {known[name][1]!r}")
+        self.options = {"format": format, "skill_in": skill_in, "loses": loses, "success": success}
+        self.options |= {"max_turns": max_turns, "sampling": sampling, "host": host}
+        self._agent, self._loses, self._success, self._host = agent, tuple(loses), success, host
+        self._rules = Rules(format == "native", sampling == "ignore")
+        self.max_turns = max_turns
+        self.prompt = AgentPrompt(self._rules.native, skill_in)
+        self._line: Line | None = None
+        self.running: Running | None = None
+
+    def with_options(self, **changed: Any) -> AgentEnvironment:
+        return type(self)(self._agent, **self.options | changed)
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self._agent, "__name__", type(self._agent).__name__)
+
+    @property
+    def line(self) -> Line:
+        """The requests of the present episode."""
+        assert self._line is not None, "`begin` comes first"
+        return self._line
+
+    @property
+    def said(self) -> list[list[Mapping[str, Any]]]:
+        """The messages of each turn: the response, and what the next request adds to it."""
+        turns = self._line.turns if self._line else []
+        added = {one.follows: one.new for one in turns if one.follows is not None}
+        return [[one.said, *added.get(number, [])] for number, one in enumerate(turns)]
+
+    def batch(self, size: int, time_limit: float) -> AgentBatch:
+        """Makes many of these side by side."""
+        return AgentBatch([self.with_options() for _ in range(size)], time_limit)
+
+    def begin(self, row: Mapping[str, Any]) -> None:
+        """Starts the agent on a dataset row."""
+        self.close()
+        self._line, self.messages = Line(row, self._rules), []
+        self.running = Running(self._agent, self._line, self._host)
+
+    def opening(self, until: float) -> Opening:
+        """Waits for the first request.
+
+        Raises:
+            RuntimeError: if the agent ends without one.
+        """
+        first = self.line.take(until)
+        if first is None:
+            error = self.line.end.error if self.line.end is not None else None
+            raise error or RuntimeError("the agent ended without a request")
+        return self.opening_of(first)
+
+    def opening_of(self, first: Ask) -> Opening:
+        """Returns the opening that a first request makes. Siblings must have all of it in common."""
+        self.messages = first.messages
+        users = [one["content"] for one in first.messages if one["role"] == "user"]
+        parts = [f"[{one['role']}]\n{one['content']}" for one in first.messages]
+        parts += [json.dumps(first.tools, ensure_ascii=False, default=str)] if first.tools else []
+        category = str(self.line.row.get("category") or "")
+        return Opening("\n\n".join(parts), (users or [""])[-1], category=category, context=self.line)
+
+    def outcome(self, until: float) -> Step:
+        """Waits for the next request, or for the agent's end."""
+        line, before = self.line, self.line.now
+        found = line.take(until)
+        reward, line.reward = line.reward, 0.0  # of the turn answered last
+        info: dict[str, Any] = {}
+        if before is not None and before.said and before.trained:
+            info |= {"follows": before.follows}
+            if line.asides:
+                info |= {"not_trained": line.asides}
+                line.asides = []
+        if found is not None:
+            return Step(_seen(found), reward=reward, won=None, info=info)
+        lost = self._lost()
+        ended = {"lost": f"{type(lost).__name__}: {lost}"} if lost is not None else {}
+        return Step("", reward=reward, done=True, won=False if lost is not None else None, info={**info, **ended})
+
+    def _lost(self) -> BaseException | None:
+        """Returns what the agent raised for the policy's own doing; raises anything else."""
+        error = self.line.end.error if self.line.end is not None else None
+        if error is None or isinstance(error, self._loses) or {*_codes(error)} & {*POLICYS, "context_length_exceeded"}:
+            return error
+        raise error
+
+    def finish(self, until: float | None = None) -> Ending | None:
+        if self._line is None:
+            return None
+        line, given = self._line, self._line.reward
+        if line.end is None:
+            line.hang_up()
+            self._last_words(until or time.monotonic() + LAST_WORDS)
+        error, result = (line.end.error, line.end.result) if line.end is not None else (None, None)
+        info = {"not_trained": line.asides} if line.asides else {}
+        self._stop()
+        if isinstance(result, Ending):
+            return result
+        if error is not None or result is None:
+            return Ending(reward=given, info=info) if given or info else None
+        if not isinstance(result, Real):
+            raise TypeError(f"the agent returned {result!r:.60}; return a number, an Ending, or nothing")
+        won = self._success(line.row, float(result)) if self._success is not None else None
+        return Ending(reward=float(result) + given, won=won, score=float(result), info=info)
+
+    def _last_words(self, until: float) -> None:
+        try:
+            self.line.take(until)
+        except TimeoutError:
+            return
+
+    def _stop(self) -> None:
+        if self._line is not None:
+            self._line.hang_up()
+        if self.running is not None:
+            self.running.cancel()
+
+    def close(self) -> None:
+        self._stop()
+
+    def reset(self, **row: Any) -> Opening:
+        self.begin(row)
+        return self.opening(time.monotonic() + 60.0)
+
+    def step(self, action: str) -> Step:
+        self.answer(action)
+        return self.outcome(time.monotonic() + 60.0)
+
+    def answer(self, action: str) -> None:
+        """Answers the pending request."""
+        self.line.answer(action if isinstance(action, Reply) else Reply(action))
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        return Projection(response, True)
+
+
+class AgentBatch(SerialBatch):
+    """Waits for many agents at once, which run on threads of their own."""
+
+    def __init__(self, environments: Sequence[AgentEnvironment], time_limit: float):
+        super().__init__(environments)
+        self._slots, self._limit = list(environments), time_limit
+        self._left: list[Any] = []  # threads of agents that did not end
+
+    def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
+        self._left = [one for one in self._left if one.is_alive()]
+        if len(self._left) >= MOST_STUCK:
+            told = f"{len(self._left)} agents of earlier episodes hang; no new one starts until one of these ends"
+            return [Failure("timeout", told) for _ in slots]
+        for slot, task in zip(slots, tasks, strict=True):
+            self._slots[slot].begin(task)
+        until = time.monotonic() + self._limit
+        found = [self._waited(slot, self._slots[slot].opening, until) for slot in slots]
+        return self._aligned(slots, tasks, found)
+
+    def _aligned(
+        self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]], openings: list[Any]
+    ) -> list[Opening | Failure]:
+        """Lets siblings open with the same request: of sub-agents on threads any may be the first to ask."""
+        groups: dict[str, list[int]] = {}
+        for place, task in enumerate(tasks):
+            if isinstance(openings[place], Opening):
+                groups.setdefault(json.dumps(dict(task), sort_keys=True, default=str), []).append(place)
+        until = time.monotonic() + OTHER_FIRSTS
+        for places in groups.values():
+            if len({openings[place].observation for place in places}) > 1:
+                self._align([(place, self._slots[slots[place]]) for place in places], openings, until)
+        return openings
+
+    def _align(self, siblings: Sequence[tuple[int, AgentEnvironment]], openings: list[Any], until: float) -> None:
+        while True:
+            now = time.monotonic()
+            waiting = [one.line.first_ones(min(until, now + 0.05)) for _, one in siblings]
+            shown = [
+                {one.opening_of(ask).observation: ask for ask in asks}
+                for (_, one), asks in zip(siblings, waiting, strict=True)
+            ]
+            common = set.intersection(*[set(one) for one in shown])
+            if common:
+                for (place, one), asks in zip(siblings, shown, strict=True):
+                    one.line.begin_with(asks[min(common)])
+                    openings[place] = one.opening_of(asks[min(common)])
+            if common or now >= until:
+                return
+
+    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
+        for slot, action in zip(slots, actions, strict=True):
+            self._slots[slot].answer(action)
+        until = time.monotonic() + self._limit
+        return [self._waited(slot, self._slots[slot].outcome, until) for slot in slots]
+
+    def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
+        for slot in slots:  # all are told before one is waited for
+            if self._slots[slot].line.end is None:
+                self._slots[slot].line.hang_up()
+        until = time.monotonic() + LAST_WORDS
+        found = [self._waited(slot, self._slots[slot].finish, until) for slot in slots]
+        self._left += [one.thread for slot in slots if (one := self._slots[slot].running) and one.thread.is_alive()]
+        return found
+
+    def worker(self, slot: int) -> int:
+        """Returns the slot: agents do not wait for each other."""
+        return slot
+
+    def _waited(self, slot: int, call: Callable[[float], Any], until: float) -> Any:
+        found = guarded(lambda: _timed(call, until))
+        if isinstance(found, Failure):
+            environment = self._slots[slot]
+            environment.close()
+            if (running := environment.running) and running.thread.is_alive():
+                self._left.append(running.thread)
+        return found
+
+
+def _timed(call: Callable[[float], Any], until: float) -> Any:
+    try:
+        return call(until)
+    except TimeoutError as error:
+        return Failure("timeout", str(error))
+
+
+def _codes(error: BaseException | None) -> Iterator[Any]:
+    """Yields the API's codes of an error and of those that caused it."""
+    while error is not None:
+        yield getattr(error, "code", None)
+        error = error.__cause__ or error.__context__
+
+
+def _seen(ask: Ask) -> str:
+    """Returns the messages after the last response, as text."""
+    last = max((n + 1 for n, one in enumerate(ask.messages) if one["role"] == "assistant"), default=0)
+    return "\n".join(one["content"] for one in ask.messages[last:])
