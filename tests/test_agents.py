@@ -107,6 +107,8 @@ def rows_of(trajectories: list[Trajectory]) -> Layout:
 
 @pytest.mark.parametrize("agent", [guessing, by_openai])
 def test_a_conversation_goes_on_by_ids(agent: Any) -> None:
+    if agent is by_openai:
+        pytest.importorskip("openai")
     log: list[Any] = []
     tokenizer = chat_tokenizer()
     native = agent is by_openai
