@@ -79,6 +79,7 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--temperature", type=float, default=1.0, help="of the endpoint")
     parser.add_argument("--episodes", type=int, help=f"{SCRIPTED} of a scripted player, {ASKED} of an endpoint")
     parser.add_argument("--won_only", action="store_true", help="leave out episodes that were not won")
+    parser.add_argument("--privileged", metavar="SOURCE", help="of texts per turn, shown in place of the bank's skills")
     parser.add_argument("--model", help="the policy to be: its tokenizer counts; that of 'tiny' by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--seed", type=int, default=0)
@@ -100,6 +101,7 @@ def demonstrate(argv: Sequence[str]) -> None:
             skill_bank=given.skill_bank,
             encoder=given.encoder,
             won_only=given.won_only,
+            privileged=given.privileged,
         )
         write_demonstrations(given.output, found.rows)
         print(f"{found.told()}\n{given.output} is written; next: alignopsd warm_start {given.task}")

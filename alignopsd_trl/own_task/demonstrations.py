@@ -2,7 +2,8 @@
 
 The `Renderer` makes these prompts as it makes the policy's: the same template, the same cut of the history, the same
 skill block. In every second episode the player reads the skill, and the prompts contain it. The other prompts are
-those of a student.
+those of a student. With a source of texts that are known after play, all episodes are played without a skill, and
+`hindsight` shows their turns once more beside their texts.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.options import path_as_given
+from alignopsd_trl.own_task.hindsight import SIBLINGS, retold
 from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
+from alignopsd_trl.privileged import Bounds, SourceSpec, load_source
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import write_text
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
@@ -48,6 +51,8 @@ class Demonstrations:
         parts = {name: [one for one in self.episodes if one.skilled is kind] for name, kind in named.items()}
         won = ", ".join(f"{_won(part)} {name}" for name, part in parts.items() if part)
         ends = ", ".join(f"{count} {stop}" for stop, count in Counter(one.stop for one in self.episodes).most_common())
+        told = sum(row["skilled"] for row in self.rows) if not any(one.skilled for one in self.episodes) else 0
+        won += f"; {told} turns once more with a text" if told else ""
         cut = f"; {self.too_long} turns left out: their prompt is too long" if self.too_long else ""
         return f"{len(self.rows)} turns of {len(self.episodes)} episodes ({ends}); {won}{cut}"
 
@@ -69,6 +74,7 @@ def demonstrate(
     skill_bank: Any = None,
     encoder: str = "lexical",
     won_only: bool = False,
+    privileged: SourceSpec | None = None,
     time_limit: float = 60.0,
 ) -> Demonstrations:
     """Lets a player play training tasks, and returns its turns as rows.
@@ -82,6 +88,7 @@ def demonstrate(
         max_prompt_length: tokens of a prompt at most; by default the recipe's.
         skill_bank, encoder: as in a recipe; by default the suite's bank.
         won_only: leaves out episodes that were not won.
+        privileged: gives the texts in the skill's place; each task is then played `SIBLINGS` times.
 
     Raises:
         NoDemonstrations: if no turn is left.
@@ -93,15 +100,18 @@ def demonstrate(
             "which such a policy does not read; leave history out, or warm-start with demonstrations of your own"
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
-    rows = _drawn(task.rows("train"), episodes, seed)
+    source = load_source(privileged) if privileged else None
+    rows = _drawn(task.rows("train"), episodes, seed, SIBLINGS if source else 1)
     check_room(task.suite.factory, rows, time_limit)
-    skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
+    skills = no_skills if source else skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
     played = play(task.suite.factory, rows, actor, skills=skills, time_limit=time_limit)
     kept = [one for one in played if one.stop != FAILED and (one.won or not won_only)]
     if not any(turn.valid for one in kept for turn in one.turns):
         raise NoDemonstrations(
             f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}"
         )
+    if source:
+        kept += retold(source, played)
     shown, too_long = _rows(task, kept, tokenizer, limit)
     if not shown:
         raise NoDemonstrations(
@@ -126,15 +136,19 @@ def skills_of(
     if not name:
         return no_skills
     columns = task.rows("train")[0].keys()
-    budget = task.limit("skill_tokens") or skill_budget(max_prompt_length)
-    return skill_source(load_skills(name, load_encoder(encoder), columns), tokenizer, budget)
+    return skill_source(load_skills(name, load_encoder(encoder), columns), tokenizer, _budget(task, max_prompt_length))
 
 
-def _drawn(rows: Sequence[Any], episodes: int, seed: int) -> list[Any]:
-    """Draws rows in passes over all rows, each pass in a new order."""
+def _budget(task: Task, max_prompt_length: int) -> int:
+    """Returns the tokens of a skill at most."""
+    return task.limit("skill_tokens") or skill_budget(max_prompt_length)
+
+
+def _drawn(rows: Sequence[Any], episodes: int, seed: int, copies: int = 1) -> list[Any]:
+    """Draws rows in passes over all rows, each pass in a new order; copies of a row follow each other."""
     draw, chosen = random.Random(seed), []
     while len(chosen) < episodes:
-        chosen += draw.sample(rows, len(rows))
+        chosen += [row for row in draw.sample(rows, len(rows)) for _ in range(copies)]
     return chosen[:episodes]
 
 
@@ -155,16 +169,16 @@ def _rows(
     prompt = task.suite.factory().prompt
     if tokenizer is None:
         tokenizer = tiny_tokenizer(texts_of(task, episodes))
-    renderer = Renderer(tokenizer, prompt, PlayOptions(limit))
+    renderer, bounded = Renderer(tokenizer, prompt, PlayOptions(limit)), Bounds(tokenizer, _budget(task, limit))
     rows, too_long = [], 0
     for episode in episodes:
         views = [turn.view for turn in episode.turns]
-        fitted = renderer.fit(views, [episode.skill] * len(views))
+        fitted = renderer.fit(views, [bounded(turn.told) or episode.skill for turn in episode.turns])
         too_long += sum(one is None for one in fitted)
-        for number, (turn, one) in enumerate(zip(episode.turns, fitted, strict=True)):
+        for turn, one in zip(episode.turns, fitted, strict=True):
             if one is not None:
                 shown = one.shown if episode.skilled else renderer.show(one.view, "")
-                rows.append(_row(episode, number, shown, turn.response))
+                rows.append(_row(episode, turn.view.step_count, shown, turn.response))
     return rows, too_long
 
 
@@ -172,7 +186,11 @@ def texts_of(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
     """Returns all prompts and responses of the episodes."""
     prompt = task.suite.factory().prompt
     turns = [(episode, turn) for episode in episodes for turn in episode.turns]
-    return [text for one, turn in turns for text in (text_of(prompt.render(turn.view, one.skill)), turn.response)]
+    return [
+        text
+        for one, turn in turns
+        for text in (text_of(prompt.render(turn.view, turn.told or one.skill)), turn.response)
+    ]
 
 
 def _row(episode: PlayedEpisode, number: int, shown: Any, response: str) -> dict[str, Any]:
