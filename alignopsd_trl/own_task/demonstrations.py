@@ -1,9 +1,8 @@
 """Demonstrations: turns of played episodes as rows of TRL's conversational prompt-completion form.
 
 The `Renderer` makes these prompts as it makes the policy's: the same template, the same cut of the history, the same
-skill block. In every second episode the player reads the skill, and the prompts contain it. The other prompts are
-those of a student. With a source of texts that are known after play, all episodes are played without a skill, and
-`hindsight` shows their turns once more beside their texts.
+skill block. In a share of the episodes the player reads the skill, and the prompts contain it. The other prompts are
+those of a student. A source's texts are known after play: then that share of the episodes is shown by `hindsight`.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.hindsight import SIBLINGS, retold
+from alignopsd_trl.own_task.options import SKILLED_SHARE
 from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
@@ -44,15 +44,14 @@ class Demonstrations:
     rows: list[dict[str, Any]]
     episodes: list[PlayedEpisode]
     too_long: int
+    hindsight: bool = False  # skilled episodes were played without a skill, and show the texts of a source
 
     def told(self) -> str:
         """Returns a summary in one line."""
-        named = {"without the skill": False, "with it": True}
+        named = {"without the skill": False, "whose turns show a text" if self.hindsight else "with it": True}
         parts = {name: [one for one in self.episodes if one.skilled is kind] for name, kind in named.items()}
         won = ", ".join(f"{_won(part)} {name}" for name, part in parts.items() if part)
         ends = ", ".join(f"{count} {stop}" for stop, count in Counter(one.stop for one in self.episodes).most_common())
-        told = sum(row["skilled"] for row in self.rows) if not any(one.skilled for one in self.episodes) else 0
-        won += f"; {told} turns once more with a text" if told else ""
         cut = f"; {self.too_long} turns left out: their prompt is too long" if self.too_long else ""
         return f"{len(self.rows)} turns of {len(self.episodes)} episodes ({ends}); {won}{cut}"
 
@@ -74,6 +73,7 @@ def demonstrate(
     skill_bank: Any = None,
     encoder: str = "lexical",
     won_only: bool = False,
+    skilled_share: float = SKILLED_SHARE,
     privileged: SourceSpec | None = None,
     time_limit: float = 60.0,
 ) -> Demonstrations:
@@ -88,7 +88,8 @@ def demonstrate(
         max_prompt_length: tokens of a prompt at most; by default the recipe's.
         skill_bank, encoder: as in a recipe; by default the suite's bank.
         won_only: leaves out episodes that were not won.
-        privileged: gives the texts in the skill's place; each task is then played `SIBLINGS` times.
+        skilled_share: share of the episodes in which the player and the prompts have the skill.
+        privileged: gives texts for the skill's place; the player has none, and plays each task `SIBLINGS` times.
 
     Raises:
         NoDemonstrations: if no turn is left.
@@ -103,21 +104,26 @@ def demonstrate(
     source = load_source(privileged) if privileged else None
     rows = _drawn(task.rows("train"), episodes, seed, SIBLINGS if source else 1)
     check_room(task.suite.factory, rows, time_limit)
-    skills = no_skills if source else skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
-    played = play(task.suite.factory, rows, actor, skills=skills, time_limit=time_limit)
-    kept = [one for one in played if one.stop != FAILED and (one.won or not won_only)]
+    skills = _no_texts if source else skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
+    played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share, time_limit=time_limit)
+    kept = [one for one in played if one.stop != FAILED]
+    kept = [*retold(source, kept)] if source else kept
+    kept = [one for one in kept if one.won or not won_only or any(turn.told for turn in one.turns)]
     if not any(turn.valid for one in kept for turn in one.turns):
         raise NoDemonstrations(
             f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}"
         )
-    if source:
-        kept += retold(source, played)
     shown, too_long = _rows(task, kept, tokenizer, limit)
     if not shown:
         raise NoDemonstrations(
             f"task {task.name}: no prompt fits max_prompt_length={limit}; raise it, or show less in a prompt"
         )
-    return Demonstrations(shown, played, too_long)
+    return Demonstrations(shown, played, too_long, source is not None)
+
+
+def _no_texts(*given: Any) -> tuple[str, tuple[str, ...]]:
+    """Is a source of skills for episodes whose texts are known after play."""
+    return "", ()
 
 
 def skills_of(

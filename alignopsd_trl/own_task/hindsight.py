@@ -1,51 +1,52 @@
 """Demonstrates what to do where the prompt tells what became of a turn, or what a better sibling did there.
 
-No player knows these texts while it plays. So the turns of played sibling groups are shown once more, each with the text
-that a source has for it and with an answer that was good there.
+No player knows these texts while it plays. So the turns of played episodes get the texts of a source afterwards, and an
+answer that was good there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
-from alignopsd_trl.own_task.playing import FAILED, PlayedEpisode, PlayedTurn
+from alignopsd_trl.own_task.playing import PlayedEpisode, PlayedTurn
 from alignopsd_trl.privileged import PrivilegedSource
 from alignopsd_trl.turns import NO_THOUGHT, Trajectory, Turn
 
 SIBLINGS = 8  # episodes of a task
 
 
-def retold(source: PrivilegedSource, played: Sequence[PlayedEpisode]) -> Iterator[PlayedEpisode]:
-    """Yields each episode with the turns that have both a text and a good answer, which are put into them.
+def retold(source: PrivilegedSource, played: Iterable[PlayedEpisode]) -> Iterator[PlayedEpisode]:
+    """Yields the episodes, the skilled ones with only those of their turns that have a text and a good answer.
 
     The answer is that of the sibling that ended best of all that met the state, the turn's own if none ended better. It
     is good if that sibling won or, where nobody knows, if another one of the group ended worse.
 
     Args:
-        played: groups of `SIBLINGS` episodes of a task; the last one may be smaller.
+        played: groups of siblings, which follow each other.
     """
-    for first in range(0, len(played), SIBLINGS):
-        group = [one for one in played[first : first + SIBLINGS] if one.stop != FAILED]
-        told = {id(one): _trajectory(one) for one in group}
-        for episode in group:
-            one, others = told[id(episode)], [told[id(other)] for other in group if other is not episode]
-            texts = [source(turn, one, others) for turn in one.turns]
-            answers = [_answer(turn, [episode, *group]) for turn in episode.turns]
-            turns = [
-                replace(turn, told=text, response=answer)
-                for turn, text, answer in zip(episode.turns, texts, answers, strict=True)
-                if text.strip() and answer
-            ]
-            yield replace(episode, skilled=True, turns=turns)
+    for _, members in groupby(played, key=lambda one: one.row["task_id"]):
+        group = list(members)
+        read = [_trajectory(one) for one in group]
+        for episode, own in zip(group, read, strict=True):
+            texts = [source(turn, own, [one for one in read if one is not own]) for turn in own.turns]
+            yield replace(episode, turns=_taught(episode, texts, group)) if episode.skilled else episode
+
+
+def _taught(episode: PlayedEpisode, texts: Sequence[str], group: Sequence[PlayedEpisode]) -> list[PlayedTurn]:
+    taught = [
+        replace(turn, told=text.strip(), response=_answer(turn, [episode, *group]))
+        for turn, text in zip(episode.turns, texts, strict=True)
+    ]
+    return [turn for turn in taught if turn.told and turn.response]
 
 
 def _answer(turn: PlayedTurn, group: Sequence[PlayedEpisode]) -> str:
-    """Returns the last valid response in a turn's state of the first of those that ended best; empty if none is good."""
-    met = [(one, found) for one in group if (found := _last(one, turn))]
-    best, response = max(met, key=lambda one: one[0].reward, default=(None, ""))
-    worst = min(one.reward for one in group)
-    good = best is not None and (best.won or (best.won is None and best.reward > worst))
+    """Returns the last valid response in a turn's state of the first that ended best; empty if it is not good."""
+    met = [(one, response) for one in group if (response := _last(one, turn))]
+    best, response = max(met, key=lambda one: one[0].reward, default=(group[0], ""))
+    good = response and (best.won or (best.won is None and best.reward > min(one.reward for one in group)))
     return response if good else ""
 
 
