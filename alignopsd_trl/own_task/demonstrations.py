@@ -165,6 +165,8 @@ def _why(played: Sequence[PlayedEpisode], won_only: bool) -> str:
     said = [turn.response for one in played for turn in one.turns]
     if said and not any(turn.valid for one in played for turn in one.turns):
         return f"none of {len(said)} responses is a valid action, such as {said[0]!r:.80}; let a better player play"
+    if said and not won_only:
+        return "none has both a text and an answer that won; raise --episodes, or lower --skilled_share"
     return "none was won; leave --won_only out, or let a better player play" if won_only else "all ended at once"
 
 
