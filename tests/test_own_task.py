@@ -78,6 +78,15 @@ def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(
     assert first["prompt"][0]["content"].startswith("Task: Leave the maze of the ")
 
 
+@pytest.mark.parametrize(
+    ("share", "skilled"), [(0.25, [0, 0, 0, 1] * 3), (0.0, [0] * 12), (1.0, [1] * 12), (0.5, [0, 1] * 6)]
+)
+def test_a_share_of_the_episodes_is_played_under_the_skill(maze: Path, share: float, skilled: list[int]) -> None:
+    main(["demonstrate", "maze", "--episodes", "12", "--skilled_share", str(share)])
+    opened = [row for row in _rows(maze / "demonstrations.jsonl") if row["turn"] == 0]
+    assert [row["skilled"] for row in opened] == skilled
+
+
 def test_a_task_of_tools_is_written_played_and_demonstrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +115,7 @@ def _tool_rows(folder: Path) -> str:
         (["demonstrate", "maze:SIDE"], ["int", "class"]),
         (["demonstrate", "maze:Nothing"], ["Nothing"]),
         (["demonstrate", "maze", "--episodes", "0"], ["--episodes 0"]),
+        (["demonstrate", "maze", "--skilled_share", "1.5"], ["skilled_share=1.5", "from 0 to 1"]),
         (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length=20"]),
         (["demonstrate", "maze", "--endpoint", "http://127.0.0.1:9/v1"], ["--endpoint", "can't be reached"]),
         (["demonstrate", "maze", "--player", "broken:play"], ["broken.py", "ZeroDivisionError"]),

@@ -14,7 +14,7 @@ from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.options import path_as_given
-from alignopsd_trl.own_task.options import ASKED, SCRIPTED, TIME_LIMIT
+from alignopsd_trl.own_task.options import ASKED, SCRIPTED, SKILLED_SHARE, TIME_LIMIT
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.files import check_folder
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from alignopsd_trl.own_task.task import Task
 
 TASK = "a module with suite(), its file or folder, MODULE:CLASS of a TRL class, or the address of an OpenEnv server"
+SKILLED = f"share of episodes played under the skill; {SKILLED_SHARE:g}, at which the policy follows it in a prompt"
 FOLDER, FILE = "policy", "demonstrations.jsonl"
 """Default outputs: the policy's folder (`warm_start`) and the file of demonstrations (`demonstrate`)."""
 
@@ -79,6 +80,7 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--temperature", type=float, default=1.0, help="of the endpoint")
     parser.add_argument("--episodes", type=int, help=f"{SCRIPTED} of a scripted player, {ASKED} of an endpoint")
     parser.add_argument("--won_only", action="store_true", help="leave out episodes that were not won")
+    parser.add_argument("--skilled_share", type=float, default=SKILLED_SHARE, help=SKILLED)
     parser.add_argument("--model", help="the policy to be: its tokenizer counts; that of 'tiny' by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--seed", type=int, default=0)
@@ -100,6 +102,7 @@ def demonstrate(argv: Sequence[str]) -> None:
             skill_bank=given.skill_bank,
             encoder=given.encoder,
             won_only=given.won_only,
+            skilled_share=given.skilled_share,
         )
         write_demonstrations(given.output, found.rows)
         print(f"{found.told()}\n{given.output} is written; next: alignopsd warm_start {given.task}")

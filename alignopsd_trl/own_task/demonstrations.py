@@ -1,7 +1,7 @@
 """Demonstrations: turns of played episodes as rows of TRL's conversational prompt-completion form.
 
 The `Renderer` makes these prompts as it makes the policy's: the same template, the same cut of the history, the same
-skill block. In every second episode the player reads the skill, and the prompts contain it. The other prompts are
+skill block. In a share of the episodes the player reads the skill, and the prompts contain it. The other prompts are
 those of a student.
 """
 
@@ -21,6 +21,7 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.options import path_as_given
+from alignopsd_trl.own_task.options import SKILLED_SHARE
 from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
@@ -69,6 +70,7 @@ def demonstrate(
     skill_bank: Any = None,
     encoder: str = "lexical",
     won_only: bool = False,
+    skilled_share: float = SKILLED_SHARE,
     time_limit: float = 60.0,
 ) -> Demonstrations:
     """Lets a player play training tasks, and returns its turns as rows.
@@ -82,6 +84,7 @@ def demonstrate(
         max_prompt_length: tokens of a prompt at most; by default the recipe's.
         skill_bank, encoder: as in a recipe; by default the suite's bank.
         won_only: leaves out episodes that were not won.
+        skilled_share: share of the episodes in which the player and the prompts have the skill.
 
     Raises:
         NoDemonstrations: if no turn is left.
@@ -96,7 +99,7 @@ def demonstrate(
     rows = _drawn(task.rows("train"), episodes, seed)
     check_room(task.suite.factory, rows, time_limit)
     skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
-    played = play(task.suite.factory, rows, actor, skills=skills, time_limit=time_limit)
+    played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share, time_limit=time_limit)
     kept = [one for one in played if one.stop != FAILED and (one.won or not won_only)]
     if not any(turn.valid for one in kept for turn in one.turns):
         raise NoDemonstrations(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.own_task.options import SCRIPTED, WarmStartConfig
+from alignopsd_trl.own_task.options import SCRIPTED, SKILLED_SHARE, WarmStartConfig
 
 HELP = ("-h", "--help", "--help_all")
 
@@ -25,6 +25,7 @@ def first_policy(
     episodes: int = SCRIPTED,
     player: str | None = None,
     won_only: bool = False,
+    skilled_share: float = SKILLED_SHARE,
     preset: Mapping[str, Any] | None = None,
 ) -> None:
     """Makes the policy of a task in a folder that holds none. Does nothing if the command line gives another model or
@@ -36,7 +37,7 @@ def first_policy(
         argv: the recipe's command line; by default that of this process.
         config: settings of the warm start; `tiny` by default.
         episodes: number of episodes that the scripted player demonstrates.
-        player, won_only: as in `alignopsd demonstrate`.
+        player, won_only, skilled_share: as in `alignopsd demonstrate`.
         preset: the recipe's settings, of which lengths and encoder count; by default those of the task's ``train.py``.
     """
     given = [word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)]
@@ -63,6 +64,7 @@ def first_policy(
             tokenizer=known_tokenizer(config.model),
             encoder=known.preset.get("encoder", "lexical"),
             won_only=won_only,
+            skilled_share=skilled_share,
         )
         print(found.told(), flush=True)
         warm_start(found.rows, folder, config, settings=known.preset)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 FRESH = "tiny"
 SCRIPTED, ASKED = 1024, 256
 """Default numbers of demonstrated episodes, by a scripted player and by an endpoint."""
+SKILLED_SHARE = 0.5
+"""Default share of demonstrated episodes that are played under the skill."""
 
 TIME_LIMIT = 10.0
 """Seconds that one call of the environment may take in `check`; a longer call counts as hanging."""

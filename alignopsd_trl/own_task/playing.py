@@ -101,15 +101,20 @@ def play(
     actor: Actor,
     *,
     skills: SkillSource = no_skills,
+    skilled_share: float = 0.5,
     time_limit: float = 60.0,
     round_number: int = 0,
 ) -> list[PlayedEpisode]:
-    """Plays one episode per row, `SLOTS` at once. In every second one the player reads the skill, if there are skills.
+    """Plays one episode per row, `SLOTS` at once.
 
     Args:
         skills: gives the skill of a task.
+        skilled_share: share of the episodes, evenly spread, in which the player reads the skill.
         round_number: changes the seeds of the episodes.
     """
+    if not 0 <= skilled_share <= 1:
+        raise ValueError(f"skilled_share={skilled_share} must be from 0 to 1")
+    share = 0.0 if skills is no_skills else skilled_share
     slots = max(1, min(SLOTS, len(rows)))
     batch = open_batch(factory, slots, time_limit)
     try:
@@ -117,7 +122,7 @@ def play(
         with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
             for first in range(0, len(rows), slots):
                 numbered = enumerate(rows[first : first + slots], start=first)
-                part = [PlayedEpisode(row, skills is not no_skills and number % 2 == 1) for number, row in numbered]
+                part = [PlayedEpisode(row, int((number + 1) * share) > int(number * share)) for number, row in numbered]
                 _play_together(batch, part, actor, skills, round_number, progress)
                 played += part
         return played
