@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from fakes.agents import exact, played
+from fakes.agent_play import exact, played
 from fakes.tool_classes import as_tool_calls, chat_tokenizer, trainer_of
 from fakes.toy import answer_with
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from fakes.agents import GUESS, HINT, ONE, START, called, exact, number_of, played
+from fakes.agent_play import GUESS, HINT, ONE, START, called, exact, number_of, played
 from fakes.playing import Seeded
 from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
