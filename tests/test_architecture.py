@@ -108,10 +108,12 @@ MAY_IMPORT = {
         "chat",
         "models",
         "precision",
+        "privileged",
         "rollout",
         "runs",
         "skills",
         "statistics",
+        "turns",
     ),
     "cli": ("launch", "options", "runs.command"),
     "skill_work": (
