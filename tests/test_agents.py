@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from fakes.agents import GUESS, HINT, ONE, START, called, number_of, played
+from fakes.agent_play import GUESS, HINT, ONE, START, called, exact, number_of, played
 from fakes.playing import Seeded
 from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
@@ -67,17 +67,6 @@ async def by_url(row: Row, client: Client) -> float:
 
     async with Other.openai:
         return await by_openai(row, Other)
-
-
-def exact(trajectories: list[Trajectory], log: list[Any], tokenizer: Any) -> None:
-    """All that was sampled is in the turns, and the teacher's prompt differs by the skill alone."""
-    turns = [turn for one in trajectories for turn in one.turns]
-    assert sorted(log) == sorted((tuple(one.prompt_ids), tuple(one.response_ids)) for one in turns)
-    for turn in turns:
-        privileged = tokenizer.decode(turn.privileged_ids)
-        assert privileged.count(HINT) == 1 and privileged.replace(f"\n\n{HINT}", "") == tokenizer.decode(
-            turn.prompt_ids
-        )
 
 
 @pytest.mark.parametrize("skill_in", ["system", "user"])

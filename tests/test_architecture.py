@@ -106,10 +106,12 @@ MAY_IMPORT = {
         "own_task",
         "chat",
         "models",
+        "privileged",
         "rollout",
         "runs",
         "skills",
         "statistics",
+        "turns",
     ),
     "cli": ("launch", "options", "runs.command"),
     "skill_work": (

@@ -87,6 +87,31 @@ def test_a_share_of_the_episodes_is_played_under_the_skill(maze: Path, share: fl
     assert [row["skilled"] for row in opened] == skilled
 
 
+@pytest.mark.parametrize("source", ["next_observation", "sibling_action"])
+def test_demonstrations_show_what_to_do_beside_a_text_that_is_known_after_play(maze: Path, source: str) -> None:
+    said = {
+        "next_observation": r"After the action (go \w+) you will see: Doors: ",
+        "sibling_action": r"In this situation a better attempt did: (go \w+)\n",
+    }[source]
+    main(["demonstrate", "maze", "--episodes", "16", "--privileged", source, "--won_only", "--output", "some.jsonl"])
+    rows = _rows(maze / "some.jsonl")
+    told, plain = ([row for row in rows if row["skilled"] is kind] for kind in (True, False))
+    assert told and plain and all(row["won"] for row in plain)
+    assert len({row["task_id"] for row in rows}) <= 2, "eight siblings a task"
+    assert not [row for row in plain if re.search(said, row["prompt"][0]["content"])]
+    shown = [re.search(said, row["prompt"][0]["content"])[1] for row in told]
+    done = [re.search("<action>(.*)</action>", row["completion"][0]["content"])[1] for row in told]
+    if source == "sibling_action":
+        assert shown == done and not all(row["won"] for row in told)
+    else:
+        assert len({one == two for one, two in zip(shown, done, strict=True)}) == 2, "kept where it led on, else not"
+
+
+def test_without_a_better_sibling_nothing_is_told(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--privileged", "sibling_action", "--skilled_share", "1"]
+    _fails(["demonstrate", "maze", "--episodes", "1", *flags], "text", "raise --episodes", capsys=capsys)
+
+
 def test_a_task_of_tools_is_written_played_and_demonstrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

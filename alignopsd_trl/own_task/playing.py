@@ -43,7 +43,7 @@ Actor = Callable[[Sequence[Situation]], Sequence[Answer]]
 @dataclass(frozen=True)
 class PlayedTurn:
     """One turn: the view, the response, the executed action and its step. ``seconds`` is the time that the steps of all
-    parallel episodes took."""
+    parallel episodes took; ``told`` is a text of the turn's own that its prompt shows as the skill."""
 
     view: View
     response: str
@@ -51,6 +51,7 @@ class PlayedTurn:
     valid: bool
     step: Step
     seconds: float
+    told: str = ""
 
 
 @dataclass

@@ -36,7 +36,7 @@ class TurnTexts:
     budget: int
 
     def __post_init__(self) -> None:
-        self._marks = marks_of(self.tokenizer)
+        self._bounded = Bounds(self.tokenizer, self.budget)
 
     def give(self, trajectories: Sequence[Trajectory], renderer: Renderer) -> float:
         """Gives each turn of whole sibling groups its text and, where there is one, its privileged prompt. Returns the
@@ -64,9 +64,16 @@ class TurnTexts:
             else:
                 turn.privileged_ids = ids + tail
 
-    def _bounded(self, text: str) -> str:
+
+class Bounds:
+    """Makes a text as a prompt shows it: the marks of a tokenizer broken up, cut to a budget of tokens."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, budget: int):
+        self._tokenizer, self._budget, self._marks = tokenizer, budget, marks_of(tokenizer)
+
+    def __call__(self, text: str) -> str:
         text = as_text(text.strip(), self._marks)
-        return cut(text, lambda part: len(self.tokenizer(part, add_special_tokens=False)["input_ids"]), self.budget)
+        return cut(text, lambda part: len(self._tokenizer(part, add_special_tokens=False)["input_ids"]), self._budget)
 
 
 def marks_of(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:

@@ -94,3 +94,14 @@ def played(
     if source:
         TurnTexts(load_source(source), tokenizer, 64).give(found, renderer)
     return found
+
+
+def exact(trajectories: list[Trajectory], log: list[Any], tokenizer: Any) -> None:
+    """All that was sampled is in the turns, and the teacher's prompt differs by the skill alone."""
+    turns = [turn for one in trajectories for turn in one.turns]
+    assert sorted(log) == sorted((tuple(one.prompt_ids), tuple(one.response_ids)) for one in turns)
+    for turn in turns:
+        privileged = tokenizer.decode(turn.privileged_ids)
+        assert privileged.count(HINT) == 1 and privileged.replace(f"\n\n{HINT}", "") == tokenizer.decode(
+            turn.prompt_ids
+        )

@@ -1,0 +1,27 @@
+"""A suite of generated rows, which five of the tasks share."""
+
+import random
+
+from datasets import Dataset
+
+from alignopsd_trl.environments import Suite, TaskPanel
+
+SPLITS = {"train": (0, 1024), "test": (10_000, 100)}
+
+
+def suite_of(name, factory, make, categories, skill):
+    """Makes a suite whose row n is ``make(random.Random(n))``; ``skill`` is a function of task text and row."""
+
+    def rows(split):
+        first, count = SPLITS[split]
+        return [{"task_id": f"{name}/{split}/{n}", **make(random.Random(first + n))} for n in range(count)]
+
+    return Suite(
+        name=name,
+        factory=factory,
+        tasks=lambda split: Dataset.from_list(rows(split)),
+        panel=lambda split: TaskPanel.of(name, split, rows(split)),
+        categories=tuple(categories),
+        description={},
+        skill_bank=skill,
+    )

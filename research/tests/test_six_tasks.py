@@ -1,0 +1,19 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from alignopsd_trl.own_task.check import check_task
+
+FOLDER = Path(__file__).resolve().parents[1] / "six_tasks"
+TASKS = ["account", "adventure", "booking", "cards", "form", "sorting"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_sound_and_its_player_needs_the_skill(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for name in (task, "generated"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    report = check_task(task, player=f"{task}:play")
+    assert not report.ruined, report.told()
+    assert {one.about for one in report.findings} <= {"panel"}, report.told()

@@ -1,0 +1,93 @@
+"""Programs of agent frameworks, as their users write them; `.ci/frameworks` installs these."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from fakes.agent_play import exact, played
+from fakes.tool_classes import as_tool_calls, chat_tokenizer, trainer_of
+from fakes.toy import answer_with
+
+from alignopsd_trl import read_records
+from alignopsd_trl.environments.adapters import AgentEnvironment
+from alignopsd_trl.turns import StopReason
+
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+NEEDS = {
+    "by_agents_sdk": ("agents", "openai"),
+    "by_langgraph": ("langgraph", "langchain_openai"),
+    "by_pydantic_ai": ("pydantic_ai", "openai"),
+    "by_smolagents": ("smolagents", "openai"),
+    "by_verifiers": ("verifiers", "openai"),
+}
+ROWS = [{"task_id": f"number-{number}", "number": number} for number in (3, 9)]
+
+
+@pytest.fixture(params=NEEDS)
+def program(request: pytest.FixtureRequest) -> Any:
+    for name in NEEDS[request.param]:
+        pytest.importorskip(name)
+    return import_module(f"agent_programs.{request.param}")
+
+
+def guessing(draw: random.Random) -> Any:
+    """A policy that guesses at random between what it was told, and ends when it was right."""
+
+    def say(prompt: str) -> str:
+        if " is right." in prompt:
+            return as_tool_calls("", [("final_answer", {"answer": "it"})]) if "final_answer" in prompt else "Found."
+        low, high = (re.findall(rf"(\d+) is too {word}", prompt) for word in ("low", "high"))
+        number = draw.randint(max(map(int, low), default=0) + 1, min(map(int, high), default=11) - 1)
+        return as_tool_calls("", [("guess", {"number": number})])
+
+    return say
+
+
+def test_a_program_plays_and_each_request_is_a_turn(program: Any) -> None:
+    log: list[Any] = []
+    tokenizer = chat_tokenizer()
+    environment = AgentEnvironment(program.agent, loses=program.LOSES)
+    found = played(environment, ROWS, guessing(random.Random(0)), log=log, tokenizer=tokenizer)
+    exact(found, log, tokenizer)
+    for one in found:
+        guesses = sum('"guess"' in tokenizer.decode(turn.response_ids) for turn in one.turns)
+        assert (one.stop, one.reward) == (StopReason.DONE, 1 / guesses), one
+
+
+def test_what_a_policy_does_wrong_is_no_fault_of_the_program(program: Any) -> None:
+    calls = ['{"name": "fly", "arguments": {}}', '{"name": "guess", "arguments": {"number": "three"}}', "{", "[]"]
+    wrong = ["", "Three.", *(f"<tool_call>\n{one}\n</tool_call>" for one in calls)]
+    draw = random.Random(0)
+    environment = AgentEnvironment(program.agent, loses=program.LOSES)
+    found = played(environment, ROWS, lambda prompt: draw.choice(wrong), siblings=8)
+    assert not [one.message for one in found if one.failed]
+    assert all(one.reward == 0 for one in found)
+
+
+def test_a_program_trains(program: Any, chat_policy: Any, tmp_path: Path) -> None:
+    environment = AgentEnvironment(program.agent, loses=program.LOSES, max_turns=12)
+    parts = {"environment_factory": environment, "train_dataset": Dataset.from_list(ROWS), "method": "align_opsd"}
+    parts |= {"history": "conversation", "max_prompt_length": 8000, "max_steps": 2, "logging_steps": 1}
+    trainer = trainer_of(chat_policy, tmp_path / "run", **parts)
+    tokenizer, say = trainer.processing_class, guessing(random.Random(0))
+
+    def respond(prompts: Any, *ignored: Any) -> Any:
+        texts = [say(tokenizer.decode(ids)) for ids in prompts]
+        return [[*tokenizer(one, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for one in texts], None
+
+    answer_with(trainer, respond)
+    before = [value.clone() for value in trainer.model.parameters()]
+    trainer.train()
+    turns = read_records(tmp_path / "run" / "trajectories")
+    assert turns.message.eq("").all() and len(turns) > 8
+    losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
+    assert len(losses) == 2 and all(map(math.isfinite, losses))
+    assert any((value != old).any() for value, old in zip(trainer.model.parameters(), before, strict=True))
