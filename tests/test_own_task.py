@@ -485,6 +485,17 @@ def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -
     assert sum(min(one) < 40 for one in windows) > 10
 
 
+def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
+    from alignopsd_trl.own_task.supervised import WINDOW, SimilarLengths
+
+    torch.manual_seed(0)
+    kinds = [number % 20 == 0 for number in range(640)]  # the rare ones are the shortest
+    order = list(SimilarLengths([100 - 90 * kind + number % 7 for number, kind in enumerate(kinds)], 8, kinds))
+    assert sorted(order) == list(range(640)) and order[:32] != sorted(order)[:32]
+    window = 8 * WINDOW
+    assert {sum(kinds[row] for row in order[place : place + window]) for place in range(0, 640, window)} <= {1, 2}
+
+
 @pytest.mark.parametrize("adapters", [False, True])
 def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -> None:
     from peft import LoraConfig, get_peft_model
