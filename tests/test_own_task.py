@@ -77,12 +77,12 @@ def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(
     plain, skilled = ([row for row in rows if row["skilled"] is kind] for kind in (False, True))
     assert plain and skilled
     for row in rows:
-        (shown,), (answer,) = row["prompt"], row["completion"]
-        assert (shown["role"], answer["role"]) == ("user", "assistant")
+        (system, shown), (answer,) = row["prompt"], row["completion"]
+        assert (system["role"], shown["role"], answer["role"]) == ("system", "user", "assistant")
         assert ("Guidance for this kind of task" in shown["content"]) is row["skilled"]
         assert answer["content"].startswith("<think>") and answer["content"].endswith("</action>")
     first = next(row for row in plain if row["turn"] == 0)
-    assert first["prompt"][0]["content"].startswith("Task: Leave the maze of the ")
+    assert first["prompt"][-1]["content"].startswith("Leave the maze of the ")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_demonstrations_show_what_to_do_beside_a_text_that_is_known_after_play(m
     told, plain = ([row for row in rows if row["skilled"] is kind] for kind in (True, False))
     assert told and plain and all(row["won"] for row in plain)
     assert len({row["task_id"] for row in rows}) <= 2, "eight siblings a task"
-    assert not [row for row in plain if re.search(said, row["prompt"][0]["content"])]
-    shown = [re.search(said, row["prompt"][0]["content"])[1] for row in told]
+    assert not [row for row in plain if re.search(said, row["prompt"][-1]["content"])]
+    shown = [re.search(said, row["prompt"][-1]["content"])[1] for row in told]
     done = [re.search("<action>(.*)</action>", row["completion"][0]["content"])[1] for row in told]
     if source == "sibling_action":
         assert shown == done and not all(row["won"] for row in told)
@@ -177,7 +177,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence_and_leaves_nothing(
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["check", "maze", "--episodes", "8"])
     said = capsys.readouterr().out
-    assert "nothing found" in said and "Task: Leave the maze of the " in said
+    assert "nothing found" in said and "[user]\nLeave the maze of the " in said
     assert "random play: " in said and "scripted player: " in said
 
 
