@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,11 @@ from transformers import (
     TrainerControl,
     TrainerState,
 )
-from transformers.trainer_pt_utils import get_length_grouped_indices
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
 from alignopsd_trl.own_task.options import WarmStartConfig
+from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
 from alignopsd_trl.runs.progress import duration
 
@@ -42,7 +42,7 @@ EVALUATIONS = 8
 HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
 """Share of held-out tasks, and their turns at most, for a fresh and a pretrained model."""
 WINDOW = 4
-"""Batches that are sorted by length together: short rows, such as first pages, come in each so many updates."""
+"""Batches that are sorted by length together: each kind of rows comes in every so many updates."""
 SAID_EVERY = 15.0
 """Seconds between two lines of progress."""
 USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
@@ -98,21 +98,34 @@ class Budget(TrainerCallback):
 
 
 class SimilarLengths(Sampler[int]):
-    """Draws random rows for `WINDOW` batches, and puts rows of similar length into the same batch.
+    """Spreads the rows of each kind evenly over an epoch, and puts rows of similar length into the same of `WINDOW`
+    batches. With SmolLM2 and WebShop padding costs 12 % of tokens, in batches of random rows 33 %.
 
     Args:
         lengths: tokens of each row.
         batch_size: rows of a batch.
+        kinds: the kind of each row, such as a first turn without a skill; one kind by default.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int):
-        self.lengths, self.batch_size = lengths, batch_size
+    def __init__(self, lengths: Sequence[int], batch_size: int, kinds: Sequence[Hashable] = ()):
+        self.lengths, self.batch_size, self.kinds = lengths, batch_size, kinds or [None] * len(lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        yield from get_length_grouped_indices(self.lengths, self.batch_size, mega_batch_mult=WINDOW)
+        for near in torch.tensor(self._spread()).split(WINDOW * self.batch_size):
+            batches = torch.tensor(sorted(near.tolist(), key=self.lengths.__getitem__)).split(self.batch_size)
+            for number in torch.randperm(len(batches)):
+                yield from batches[number].tolist()
+
+    def _spread(self) -> list[int]:
+        """Returns all rows in an order of chance in which those of a kind have equal distances."""
+        places = torch.zeros(len(self.lengths))
+        for kind in dict.fromkeys(self.kinds):
+            rows = torch.tensor([number for number, one in enumerate(self.kinds) if one == kind])
+            places[rows] = (torch.randperm(len(rows)) + torch.rand(1)) / len(rows)
+        return places.argsort().tolist()
 
 
 class WarmStartTrainer(SFTTrainer):
@@ -121,6 +134,7 @@ class WarmStartTrainer(SFTTrainer):
     Args:
         budget: the budget.
         fresh: whether the model starts from random weights, and so learns prompts at first.
+        kinds: the kind of each training row, as in `SimilarLengths`.
 
     Attributes:
         interrupted: the error of Ctrl-C or SIGTERM that ended training; else `None`.
@@ -128,14 +142,14 @@ class WarmStartTrainer(SFTTrainer):
 
     interrupted: KeyboardInterrupt | Terminated | None = None
 
-    def __init__(self, *given: Any, budget: Budget, fresh: bool, **more: Any):
-        self.budget, self.fresh = budget, fresh
+    def __init__(self, *given: Any, budget: Budget, fresh: bool, kinds: Sequence[Hashable], **more: Any):
+        self.budget, self.fresh, self.kinds = budget, fresh, kinds
         super().__init__(*given, callbacks=[budget], **more)
         self.remove_callback(PrinterCallback)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SimilarLengths:
         rows: Any = train_dataset or self.train_dataset
-        return SimilarLengths([len(ids) for ids in rows["input_ids"]], self.args.train_batch_size)
+        return SimilarLengths([len(ids) for ids in rows["input_ids"]], self.args.train_batch_size, self.kinds)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Makes a scheduler whose rate follows the spent minutes; TRL's own if the number of updates is given."""
@@ -228,18 +242,20 @@ def train(
     disable_progress_bars()
     counted = config.max_steps > 0
     learnt, held = (list(rows), []) if counted else held_out(rows, HELD_TURNS[config.fresh])
+    bf16 = not config.fresh and bfloat16_pays(model.config.get_text_config().hidden_size)
     trainer = WarmStartTrainer(
         model,
-        args=_arguments(folder, config, len(learnt)),
+        args=_arguments(folder, config, len(learnt), bf16),
         train_dataset=_dataset(learnt),
         eval_dataset=_dataset(held) if held else None,
         processing_class=tokenizer,
         peft_config=_adapters(config) if config.use_peft else None,
         budget=Budget(None if counted else config.time),
         fresh=config.fresh,
+        kinds=[(bool(row.get("skilled")), not row.get("turn")) for row in learnt],
     )
     longest = f"{config.max_steps} updates" if counted else f"{config.time:g} min"
-    print(f"{config.model} learns from {len(learnt)} turns, {longest}", flush=True)
+    print(f"{config.model} learns from {len(learnt)} turns, {longest}{', in bfloat16' * bf16}", flush=True)
     return trainer, trainer.train_and_keep_the_best()
 
 
@@ -253,15 +269,7 @@ def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
     return Dataset.from_list([{name: row[name] for name in USED if row.get(name)} for row in rows])
 
 
-def _fast_bfloat16() -> bool:
-    """Returns whether the GPU, or without one the CPU, multiplies bfloat16 matrices in hardware."""
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
-    able = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(able.get("amx_bf16") or able.get("avx512_bf16"))
-
-
-def _arguments(folder: Path, config: WarmStartConfig, rows: int) -> SFTConfig:
+def _arguments(folder: Path, config: WarmStartConfig, rows: int, bf16: bool) -> SFTConfig:
     return SFTConfig(
         output_dir=str(folder),
         max_steps=config.max_steps if config.max_steps > 0 else 10**6,
@@ -275,7 +283,7 @@ def _arguments(folder: Path, config: WarmStartConfig, rows: int) -> SFTConfig:
         max_length=None,
         completion_only_loss=True,
         use_cpu=not torch.cuda.is_available(),
-        bf16=not config.fresh and _fast_bfloat16(),
+        bf16=bf16,
         gradient_checkpointing=False,
         seed=config.seed,
         save_strategy="no",

@@ -1,0 +1,34 @@
+"""Measures whether this machine multiplies bfloat16 matrices faster than float32 ones."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+TOKENS = 512
+"""Rows of the multiplied matrix: the tokens of a small batch."""
+SECONDS = 0.3
+"""Time of the measurement for each type; the quickest product counts."""
+GAIN = 1.25
+"""bfloat16 pays from this factor on: it has fewer digits, and weights are converted for it."""
+
+
+def bfloat16_pays(width: int) -> bool:
+    """Returns whether layers of this width are faster in bfloat16, on the GPU if there is one. Takes a second.
+
+    Args:
+        width: the model's ``hidden_size``.
+    """
+    return seconds_of_product(width, torch.float32) >= GAIN * seconds_of_product(width, torch.bfloat16)
+
+
+def seconds_of_product(width: int, kind: torch.dtype) -> float:
+    """Returns the seconds of `(TOKENS, width) @ (width, width)` in a type: the fewest of many measurements."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    left, right = (torch.ones(rows, width, dtype=kind, device=device) for rows in (TOKENS, width))
+    fewest, end = float("inf"), time.perf_counter() + SECONDS
+    while (begun := time.perf_counter()) < end:
+        (left @ right)[0, 0].item()  # waits for a GPU
+        fewest = min(fewest, time.perf_counter() - begun)
+    return fewest
