@@ -22,7 +22,7 @@ from alignopsd_trl.evaluation import evaluate
 
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """That of ``transformers serve policy``, with a fresh policy that does half of the tasks."""
+    """That of ``transformers serve policy``, with a fresh policy that wins most of the tasks."""
     for name in ("fastapi", "uvicorn"):
         pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
