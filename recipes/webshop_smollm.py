@@ -24,7 +24,6 @@ PRESET = {
     "model_name_or_path": "outputs/smollm_start",
     "encoder": "minilm",
     "action_filter": "webshop",
-    "bf16": False,  # padding alone moves this model's log-probs by 0.02 to 0.05 then, which the self-check refuses
     "max_prompt_length": 384,
     "max_completion_length": 48,
     "use_peft": True,

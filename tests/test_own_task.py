@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.sweeps import mostly_full
+from fakes.tool_classes import chat_tokenizer
 from safetensors.torch import load_file
 
 from alignopsd_trl.cli import main
@@ -26,17 +27,23 @@ from alignopsd_trl.runs.files import replacing
 
 
 @pytest.fixture
-def maze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as ``alignopsd new`` leaves it, entered. Its modules are forgotten afterwards."""
+def forgotten() -> Iterator[None]:
+    """Modules of written tasks are forgotten afterwards."""
     known, places = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = places
+    for name in set(sys.modules) - known:
+        if name.startswith(("maze", "guessing")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def maze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
+    """A folder as ``alignopsd new`` leaves it, entered."""
     monkeypatch.chdir(tmp_path)
     main(["new", "maze"])
     monkeypatch.chdir(tmp_path / "maze")
-    yield tmp_path / "maze"
-    sys.path[:] = places
-    for name in set(sys.modules) - known:
-        if name.startswith("maze"):
-            del sys.modules[name]
+    return tmp_path / "maze"
 
 
 def _rows(file: Path) -> list[dict]:
@@ -70,12 +77,12 @@ def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(
     plain, skilled = ([row for row in rows if row["skilled"] is kind] for kind in (False, True))
     assert plain and skilled
     for row in rows:
-        (shown,), (answer,) = row["prompt"], row["completion"]
-        assert (shown["role"], answer["role"]) == ("user", "assistant")
+        (system, shown), (answer,) = row["prompt"], row["completion"]
+        assert (system["role"], shown["role"], answer["role"]) == ("system", "user", "assistant")
         assert ("Guidance for this kind of task" in shown["content"]) is row["skilled"]
         assert answer["content"].startswith("<think>") and answer["content"].endswith("</action>")
     first = next(row for row in plain if row["turn"] == 0)
-    assert first["prompt"][0]["content"].startswith("Task: Leave the maze of the ")
+    assert first["prompt"][-1]["content"].startswith("Leave the maze of the ")
 
 
 @pytest.mark.parametrize(
@@ -98,8 +105,8 @@ def test_demonstrations_show_what_to_do_beside_a_text_that_is_known_after_play(m
     told, plain = ([row for row in rows if row["skilled"] is kind] for kind in (True, False))
     assert told and plain and all(row["won"] for row in plain)
     assert len({row["task_id"] for row in rows}) <= 2, "eight siblings a task"
-    assert not [row for row in plain if re.search(said, row["prompt"][0]["content"])]
-    shown = [re.search(said, row["prompt"][0]["content"])[1] for row in told]
+    assert not [row for row in plain if re.search(said, row["prompt"][-1]["content"])]
+    shown = [re.search(said, row["prompt"][-1]["content"])[1] for row in told]
     done = [re.search("<action>(.*)</action>", row["completion"][0]["content"])[1] for row in told]
     if source == "sibling_action":
         assert shown == done and not all(row["won"] for row in told)
@@ -170,7 +177,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence_and_leaves_nothing(
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["check", "maze", "--episodes", "8"])
     said = capsys.readouterr().out
-    assert "nothing found" in said and "Task: Leave the maze of the " in said
+    assert "nothing found" in said and "[user]\nLeave the maze of the " in said
     assert "random play: " in said and "scripted player: " in said
 
 
@@ -443,17 +450,112 @@ def test_what_demonstrations_cannot_show_is_refused(maze: Path, capsys: pytest.C
     _fails(["demonstrate", "maze"], "'conversation'", "leave history out", capsys=capsys)
 
 
-def test_calls_that_only_a_chat_template_can_write_are_refused(
+def _changed(file: Path, *pairs: tuple[str, str]) -> None:
+    text = file.read_text()
+    for old, new in pairs:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def test_calls_in_a_chat_templates_own_format_are_demonstrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     main(["new", "native_digits", "--tools"])
-    file = tmp_path / "native_digits" / "native_digits.py"
+    made = "ToolEnvironment(NativeDigits, "
+    _changed(tmp_path / "native_digits" / "native_digits.py", (made, f'{made}format="native", '))
+    main(["check", "native_digits", "--episodes", "4"])
+    assert "nothing found" in capsys.readouterr().out
+    main(["demonstrate", "native_digits", "--episodes", "4"])
+    row = _rows(tmp_path / "demonstrations.jsonl")[-1]
+    (said,) = row["completion"]
+    (call,) = said["tool_calls"]
+    assert call["function"]["name"] == row["tools"][0]["function"]["name"] == "guess"
+    assert isinstance(call["function"]["arguments"]["number"], int) and "between" in said["reasoning_content"]
+    shown = chat_tokenizer().apply_chat_template([*row["prompt"], said], tools=row["tools"], tokenize=False)
+    assert '<tool_call>\n{"name": "guess"' in shown
+    _fails(["warm_start", "native_digits"], "--model tiny", "tools", capsys=capsys)
+
+
+AGENT = (
+    'completion = await client.chat(messages=messages, tools=[{"type": "function", "function": TOOL}])',
+    """said = completion["choices"][0]["message"]
+        (call,) = said.get("tool_calls") or ({"function": {"arguments": "{}"}},)
+        guess = json.loads(call["function"]["arguments"]).get("number", -1)""",
+    'messages += [said, {"role": "tool", "tool_call_id": call.get("id"), "content": no}]',
+)
+"""The written agent with native calls."""
+
+
+@pytest.fixture
+def guessing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
+    """A task of an agent, beside the present folder's other files."""
+    monkeypatch.chdir(tmp_path)
+    main(["new", "guessing", "--agent"])
+    return tmp_path / "guessing"
+
+
+def _with_calls(file: Path) -> None:
     text = file.read_text()
-    assert "ToolEnvironment(NativeDigits, " in text
-    file.write_text(text.replace("ToolEnvironment(NativeDigits, ", 'ToolEnvironment(NativeDigits, format="native", '))
-    for command in ("check", "demonstrate"):
-        _fails([command, "native_digits"], "format='native'", "format='text'", capsys=capsys)
+    begin, end = (text.index(part) for part in ("        said = ", "        if guess == row"))
+    parameters = '{"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}'
+    tool = f'TOOL = {{"name": "guess", "description": "Guess.", "parameters": {parameters}}}\n\n\nasync def agent'
+    file.write_text(f"{text[:begin]}        {AGENT[1]}\n{text[end:]}")
+    _changed(
+        file,
+        ("completion = await client.chat(messages=messages)", AGENT[0]),
+        ('messages += [{"role": "assistant", "content": said}, {"role": "user", "content": no}]', AGENT[2]),
+        ("async def agent", tool),
+        ("import re\n", "import json\n"),
+        ('format="text", ', ""),
+    )
+
+
+def test_a_task_of_an_agent_is_written_played_and_demonstrated(
+    guessing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["check", "guessing", "--episodes", "4"])
+    assert "nothing found" in capsys.readouterr().out
+    main(["demonstrate", "guessing", "--episodes", "4"])
+    rows = _rows(guessing.parent / "demonstrations.jsonl")
+    later = next(row for row in rows if row["turn"] == 1 and row["skilled"])
+    assert [one["role"] for one in later["prompt"]] == ["user", "assistant", "user"]
+    assert later["prompt"][-1]["content"].endswith("Ask for the middle of what is left.")
+    assert later["prompt"][1]["content"].startswith("<think>")
+
+
+def test_an_agents_native_calls_are_played_by_an_endpoint(
+    guessing: Path, endpoint: type[BaseHTTPRequestHandler], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_calls(guessing / "guessing.py")
+    _changed(guessing / "guessing_player.py", ("\\n{number}", "\\n<action>guess(number={number})</action>"))
+    main(["check", "guessing", "--episodes", "4"])
+    assert "nothing found" in capsys.readouterr().out
+    called = {"name": "guess", "arguments": '{"number": 3}'}
+    endpoint.answer = json.dumps({"choices": [{"message": {"content": None, "tool_calls": [{"function": called}]}}]})
+    main(["demonstrate", "guessing", "--endpoint", endpoint.address, "--episodes", "2"])
+    asked = max(endpoint.asked, key=lambda one: len(one["messages"]))
+    (call,), result = asked["messages"][-2]["tool_calls"], asked["messages"][-1]
+    assert call["id"] == result["tool_call_id"] and json.loads(call["function"]["arguments"]) == {"number": 3}
+    row = _rows(guessing.parent / "demonstrations.jsonl")[0]
+    assert row["completion"][0]["tool_calls"][0]["function"] == {"name": "guess", "arguments": {"number": 3}}
+    assert row["tools"] == asked["tools"]
+
+
+@pytest.mark.full
+def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path) -> None:
+    def run(*argv: str) -> str:
+        done = subprocess.run([sys.executable, *argv], cwd=guessing, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    alignopsd = ("-m", "alignopsd_trl.cli")
+    assert "nothing found" in run(*alignopsd, "check", "guessing")
+    run(*alignopsd, "demonstrate", "guessing", "--episodes", "16")
+    run(*alignopsd, "warm_start", "guessing", "--max_steps", "4", "--tasks", "0")
+    said = run("train.py", "--rounds", "1", "--panel_limit", "4", "--tasks_per_round", "2", "--num_generations", "2")
+    assert "success" in said
 
 
 def test_held_out_turns_are_of_other_tasks() -> None:

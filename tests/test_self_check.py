@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.sweeps import mostly_full
+from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import losses, make_trainer, with_sampler
 
 from alignopsd_trl.scoring.self_check import SelfCheckError, bound
@@ -116,3 +117,29 @@ def test_bfloat16_passes(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **OPTIONS, model_init_kwargs={"dtype": "bfloat16"})
     trainer.train()
     assert 0 < max(_logged(trainer, 0).values()) < 1e-2
+
+
+def _coarse(folder: Path) -> dict[str, Any]:
+    """Options of a bfloat16 policy whose log-probs rounding moves as far as those of a deep model."""
+    model = build_model(build_tokenizer())
+    with torch.no_grad():
+        model.model.norm.weight.mul_(8.0)
+    model.save_pretrained(folder / "coarse")
+    return OPTIONS | {"policy": folder / "coarse", "model_init_kwargs": {"dtype": "bfloat16"}}
+
+
+def test_bounds_grow_with_the_rounding_of_a_coarse_policy(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, **_coarse(tmp_path) | {"max_steps": 1})
+    trainer.train()
+    found = _logged(trainer, 0)
+    assert 1e-2 < found["self_check/batching"] < found["self_check/empty_skill"] < 0.1
+
+
+@pytest.mark.parametrize(("corrupt", "message"), mostly_full(CORRUPTIONS[:-1], quick=1))
+def test_a_corrupt_signal_of_a_coarse_policy_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrupt: Any, message: str
+) -> None:
+    trainer = make_trainer(tmp_path, **_coarse(tmp_path))
+    corrupt(trainer, monkeypatch)
+    with pytest.raises(SelfCheckError, match=message.partition(":")[0]):
+        trainer.train()

@@ -34,12 +34,13 @@ def new(argv: Sequence[str]) -> None:
     parser.add_argument("folder", help="its name is the task's: letters, digits and underscores")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--tools", action="store_true", help="a class of TRL's convention: tools as methods")
+    kind.add_argument("--agent", action="store_true", help="a program that asks for chat completions")
     kind.add_argument("--openenv", metavar="URL", help="a client of the OpenEnv server at this address")
     given = parser.parse_args(argv)
     from alignopsd_trl.own_task.scaffold import write_task
 
     with reported("alignopsd new", quietly=True, resumes=None), setup():
-        kind = "tools" if given.tools else "openenv" if given.openenv else "environment"
+        kind = next((name for name in ("tools", "agent", "openenv") if getattr(given, name)), "environment")
         print(write_task(given.folder, kind, given.openenv or ""))
 
 

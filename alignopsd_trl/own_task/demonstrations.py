@@ -23,7 +23,7 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.hindsight import SIBLINGS, retold
 from alignopsd_trl.own_task.options import SKILLED_SHARE
-from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, check_room, play
+from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, PlayedTurn, check_room, native_message, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
@@ -94,7 +94,6 @@ def demonstrate(
     Raises:
         NoDemonstrations: if no turn is left.
     """
-    task.require_text("demonstrate")
     if task.preset.get("history", "window") != "window":
         raise NoDemonstrations(
             f"task {task.name}: the recipe's history is {task.preset['history']!r}, and a demonstration is one turn, "
@@ -184,9 +183,9 @@ def _rows(
         fitted = renderer.fit(views, [bounded(turn.told) or episode.skill for turn in episode.turns])
         too_long += sum(one is None for one in fitted)
         for turn, one in zip(episode.turns, fitted, strict=True):
-            if one is not None:
+            if one is not None and renderer.wishes(one.view).trained:
                 shown = one.shown if episode.skilled else renderer.show(one.view, "")
-                rows.append(_row(episode, turn.view.step_count, shown, turn.response))
+                rows.append(_row(episode, turn, shown, getattr(prompt, "native", False)))
     return rows, too_long
 
 
@@ -201,11 +200,12 @@ def texts_of(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
     ]
 
 
-def _row(episode: PlayedEpisode, number: int, shown: Any, response: str) -> dict[str, Any]:
-    said = [{"role": "assistant", "content": response}]
-    learnt = {"prompt": messages_of(shown), "completion": said} | (
+def _row(episode: PlayedEpisode, turn: PlayedTurn, shown: Any, native: bool) -> dict[str, Any]:
+    said = native_message(turn.response)[0] if native else {"role": "assistant", "content": turn.response}
+    learnt = {"prompt": messages_of(shown), "completion": [said]} | (
         {"tools": tools} if (tools := tools_of(shown)) else {}
     )
+    number = turn.view.step_count
     return learnt | {"task_id": episode.row["task_id"], "turn": number, "skilled": episode.skilled, "won": episode.won}
 
 

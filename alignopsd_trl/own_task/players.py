@@ -8,7 +8,7 @@ import os
 import random
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +17,8 @@ import httpx
 
 from alignopsd_trl.chat.prompts import messages_of
 from alignopsd_trl.chat.prompts import tools_of as schemas_in
-from alignopsd_trl.environments.adapters.actions import ActionForm
+from alignopsd_trl.environments.adapters.actions import declared_fields
+from alignopsd_trl.environments.adapters.calls import Call
 from alignopsd_trl.environments.adapters.openenv import Situation as AtServer
 from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signature_of
 from alignopsd_trl.environments.adapters.tools import tools_of
@@ -106,7 +107,8 @@ class Endpoint:
 
     def _answer(self, client: httpx.Client, asked: Situation) -> Answer:
         shown = self.prompt.render(asked.view, asked.skill)
-        body: dict[str, Any] = {"model": self.model, "messages": messages_of(shown), "temperature": self.temperature}
+        messages = _as_sent(messages_of(shown))
+        body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": self.temperature}
         body |= {"max_tokens": self.max_tokens} | ({"tools": schemas_in(shown)} if schemas_in(shown) else {})
         try:
             reply = client.post(f"{self.url.rstrip('/')}/chat/completions", json=body)
@@ -124,12 +126,38 @@ class Endpoint:
             content, thinking = message.get("content") or "", message.get("reasoning_content") or ""
             if not (isinstance(content, str) and isinstance(thinking, str)):
                 raise TypeError("content must be a text")
+            calls = [_as_python(one["function"]) for one in message.get("tool_calls") or ()]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise PlayerError(
                 f"--endpoint {self.url} answered with no chat completion: {reply.text!r:.120}; is it an "
                 "OpenAI-compatible server's address, up to /v1?"
             ) from error
-        return f"<think>\n{thinking.strip()}\n</think>\n{content}" if thinking else content
+        said = f"<think>\n{thinking.strip()}\n</think>\n{content}" if thinking else content
+        return "\n".join(filter(None, [said, *calls]))
+
+
+def _as_sent(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages as OpenAI's API takes them: calls with names and arguments in JSON, results under the same
+    names."""
+    names: list[str] = []
+    for number, one in enumerate(messages):
+        if calls := one.get("tool_calls"):
+            names = [f"call_{number}_{place}" for place in range(len(calls))]
+            functions = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in calls]
+            sent = zip(names, functions, strict=True)
+            one["tool_calls"] = [{"id": name, "type": "function", "function": function} for name, function in sent]
+        elif one["role"] == "tool" and names:
+            one["tool_call_id"] = names.pop(0)
+    return list(messages)
+
+
+def _as_python(function: dict[str, Any]) -> str:
+    """Returns a call of an endpoint's answer in the form of players; what can't be read stays as it is."""
+    try:
+        call = str(Call(function["name"], (), json.loads(function["arguments"] or "{}")))
+    except ValueError:
+        call = f"{function['name']}({function['arguments']})"
+    return f"<action>{call}</action>"
 
 
 @dataclass
@@ -149,7 +177,10 @@ class AtRandom:
         elif isinstance(context, Dialogue) and (tools := tools_of(asked.environment)):
             action = self._call(self.draw.choice(tools), asked)
         elif isinstance(context, AtServer) and context.form.fields:
-            action = self._filled(context.form, asked)
+            action = json.dumps(self._filled(context.form.fields, asked))
+        elif schemas := [one["function"] for one in getattr(context, "tools", ()) if isinstance(one, Mapping)]:
+            chosen = self.draw.choice(schemas)
+            action = str(Call(chosen["name"], (), self._filled(declared_fields(chosen.get("parameters") or {}), asked)))
         else:
             action = self._word(asked)
         return Answer(f"<action>{action}</action>", action)
@@ -160,9 +191,9 @@ class AtRandom:
         arguments = (f"{one.name}={self._value(one.annotation, asked)!r}" for one in needed)
         return f"{name_of(tool)}({', '.join(arguments)})"
 
-    def _filled(self, form: ActionForm, asked: Situation) -> str:
-        needed = [name for name, (_, required, _) in form.fields.items() if required] or form.fields
-        return json.dumps({name: self._value(form.fields[name][0], asked) for name in needed})
+    def _filled(self, fields: Mapping[str, tuple[Any, bool, str]], asked: Situation) -> dict[str, Any]:
+        needed = [name for name, (_, required, _) in fields.items() if required] or fields
+        return {name: self._value(fields[name][0], asked) for name in needed}
 
     def _value(self, kind: Any, asked: Situation) -> Any:
         if typing.get_origin(kind) is Literal:

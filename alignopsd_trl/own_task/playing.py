@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.tasks import seeded
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
+from alignopsd_trl.environments.adapters.calls import message_of
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout import SkillSource, no_skills, skill_of
@@ -30,7 +33,8 @@ class Situation:
 
 @dataclass(frozen=True)
 class Answer:
-    """A response as a policy would write it. An ``action``, if given, is executed in place of the response's own."""
+    """A response as a policy would write it. Calls of tools are Python between ``<action>`` tags, whatever the task's
+    format. An ``action``, if given, is executed in place of the response's own."""
 
     response: str
     action: str | None = None
@@ -172,6 +176,8 @@ def _start(episode: PlayedEpisode, opening: Opening | Failure, skills: SkillSour
 
 def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]], actor: Actor) -> None:
     views = [episode.view(batch.history_length) for _, episode in live]
+    if hasattr(batch.prompt, "wishes"):  # an agent's requests share one context, which goes on to the next request
+        views = [replace(view, context=copy(view.context)) for view in views]
     answers = actor(
         [
             Situation(view, episode.skill if episode.skilled else "", playing(batch.environment(slot)))
@@ -195,10 +201,21 @@ def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]],
 
 def _projected(batch: ValidatedBatch, view: View, answer: Answer) -> tuple[str, bool]:
     """Returns the action of an answer, and whether its form is valid."""
+    if getattr(batch.prompt, "native", False):
+        message, valid = native_message(answer.response)
+        return json.dumps(message), valid
     if answer.action is not None:
         return answer.action, True
     found = batch.project(answer.response, view.admissible)
     return ("", False) if isinstance(found, Failure) else (found.action, found.valid)
+
+
+def native_message(response: str) -> tuple[dict[str, Any], bool]:
+    """Returns a response as a message for a chat template with tools, and whether its calls can be read."""
+    try:
+        return message_of(response), True
+    except ValueError:
+        return {"role": "assistant", "content": response}, False
 
 
 def playing(environment: Any) -> Any:

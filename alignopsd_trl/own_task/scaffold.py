@@ -19,7 +19,7 @@ def write_task(folder: str | Path, kind: str = "environment", address: str = "")
 
     Args:
         folder: its name becomes the task's.
-        kind: the folder of templates: ``environment``, ``tools`` or ``openenv``.
+        kind: the folder of templates: ``environment``, ``tools``, ``agent`` or ``openenv``.
         address: the address of an OpenEnv server.
 
     Returns:

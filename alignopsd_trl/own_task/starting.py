@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,11 +11,11 @@ from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import FAILED_RESET, TRIED, content, seeded
 from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.own_task.playing import SLOTS, PlayedEpisode
+from alignopsd_trl.own_task.playing import SLOTS, PlayedEpisode, native_message
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.rollout import SkillSource, skill_of
 
-UNKNOWN = ("", "no such action")
+UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
 SECONDS = 30.0  # after which no more tasks are opened
 
 Row = Mapping[str, Any]
@@ -67,11 +68,12 @@ def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding
     """Executes unknown actions, such as an untrained policy writes; yields a finding if one is not refused."""
     batch = open_batch(task.suite.factory, 1, time_limit)
     try:
+        native = getattr(batch.prompt, "native", False)
         for action in UNKNOWN:
             (opening,) = batch.reset([0], [seeded(batch, row)])
             if isinstance(opening, Failure):
                 return
-            (step,) = batch.step([0], [action])
+            (step,) = batch.step([0], [json.dumps(native_message(action)[0]) if native else action])
             text, ruins = _unrefused(step, offers=bool(opening.admissible))
             if text:
                 yield Finding("action", f"step({action!r}), which is no action, {text}", ruins)

@@ -41,18 +41,6 @@ class Task:
         """Returns a length in tokens: the given one, else the recipe's, else the default."""
         return given or self.preset.get(name) or LIMITS[name]
 
-    def require_text(self, command: str) -> None:
-        """Requires an environment that reads actions as text, not as calls in a tokenizer's chat template.
-
-        Raises:
-            ValueError: for other environments; the message says what can be played instead.
-        """
-        if getattr(self.suite.factory().prompt, "native", False):
-            raise ValueError(
-                f"task {self.name} has format='native', whose calls only a policy's own chat template can write; "
-                f"alignopsd {command} plays the same class with format='text'"
-            )
-
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """Returns the rows of a split.
 

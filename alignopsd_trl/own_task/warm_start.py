@@ -79,6 +79,8 @@ def _start(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model to train, and its tokenizer."""
     if config.fresh:
+        if any(row.get("tools") for row in rows):
+            raise ValueError("--model tiny has no chat template for tools, which the demonstrations call; name a model")
         texts = [str(one.get("content") or "") for row in rows for one in (*row["prompt"], *row["completion"])]
         tokenizer = tiny_tokenizer([*texts, *extra_texts])
         return tiny_model(tokenizer, config.layers, config.seed), tokenizer

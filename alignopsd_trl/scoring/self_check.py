@@ -3,7 +3,8 @@ with an explanation instead of training on it.
 
 Bounds are mean absolute differences of log-probs per token. Measured differences: equal signals 1e-6 in float32 and
 3e-4 to 5e-4 in bfloat16 (single tokens 0.05); a wrong reference 0.9; another prompt 0.12; a sampler with the weights of
-an earlier step 0.5.
+an earlier step 0.5. In bfloat16 a deep model differs by 0.01 and more with the number of rows of a forward alone, so
+that its bounds grow with this difference, which is measured.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from alignopsd_trl.scoring.teacher_forcing import ScoringModel, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
 ROWS = 4
+ROUNDINGS, LARGEST = 5.0, 0.1
+"""A bound in bfloat16, in differences by batching alone; and the largest one, below that of another prompt."""
 TEXT = "I have looked at the first page; the next thing to do is to open the cheapest item that fits."
 
 
@@ -28,6 +31,10 @@ class SelfCheckError(RuntimeError):
 
 
 CHECKS = {
+    "batching": (
+        "responses scored together differ from the same scored one by one",
+        "bf16=False, or see that the model heeds the attention mask",
+    ),
     "encoder": (
         "the encoder's vector of one text is not process 0's, or is no unit vector",
         "pass encoder as a name or path, which every process then loads whole, or, if you load it yourself, set "
@@ -56,9 +63,15 @@ CHECKS = {
 """By the name under which a difference is logged (``self_check/<name>``): what differs, and what to set."""
 
 
-def bound(name: str, exact: bool) -> float:
-    """Returns the largest difference that rounding explains, if the policy computes in float32 (``exact``) or not."""
-    return {"encoder": 1e-3, "sampler": 0.2}.get(name, 1e-4 if exact else 1e-2)
+def bound(name: str, exact: bool, batching: float = 0.0) -> float:
+    """Returns the largest difference that rounding explains.
+
+    Args:
+        exact: whether the policy computes in float32; the bounds are then fixed.
+        batching: the measured difference by batching alone.
+    """
+    fixed = {"encoder": 1e-3, "sampler": 0.2, "batching": LARGEST}
+    return fixed.get(name, 1e-4 if exact else min(max(1e-2, ROUNDINGS * batching), LARGEST))
 
 
 @dataclass(eq=False)
@@ -101,6 +114,8 @@ class SelfCheck:
         rows = torch.arange(len(few))
         plain = self._score(self.policy, few, rows)
         found = self._cheap(few, plain)
+        if not self.exact:
+            found["batching"] = _mean(plain - self._score(self.policy, few, rows, budget=1), few)
         if self.reference is not None:
             found["reference"] = _mean(plain - self._score(self.reference, few, rows), few)
         if self.teacher is not None:
@@ -128,7 +143,14 @@ class SelfCheck:
             found["sampler"] = _mean(plain - _sampler(few, plain), few)
         return found
 
-    def _score(self, model: ScoringModel, few: TurnBatch, prompts: torch.Tensor, shared: bool = False) -> torch.Tensor:
+    def _score(
+        self,
+        model: ScoringModel,
+        few: TurnBatch,
+        prompts: torch.Tensor,
+        shared: bool = False,
+        budget: int | None = None,
+    ) -> torch.Tensor:
         return score_pairs(
             model,
             Ragged.of([turn.prompt_ids for turn in few.turns]),
@@ -136,16 +158,17 @@ class SelfCheck:
             prompts,
             torch.arange(len(few)),
             pad_id=self.pad_id,
-            budget=self.budget,
+            budget=budget or self.budget,
             shared=shared,
             agree=self.processes.agree,
         )
 
     def _judge(self, found: Mapping[str, float | None], strict: bool = True) -> dict[str, float]:
         everywhere = self.processes.each(dict(found))
+        batching = max((one.get("batching") or 0.0 for one in everywhere), default=0.0)
         lines, largest = [], {}
         for name in found:
-            most, (differs, remedy) = bound(name, self.exact), CHECKS[name]
+            most, (differs, remedy) = bound(name, self.exact, batching), CHECKS[name]
             values = [one[name] for one in everywhere]
             known = {process: value for process, value in enumerate(values) if value is not None}
             largest[f"self_check/{name}"] = max(known.values(), default=0.0)

@@ -39,7 +39,7 @@ LABELS = {
 
 _TEACHER = (
     *("teacher_model_kind", "teacher_update_rate", "teacher_sync_steps"),
-    *("privileged_siblings", "privileged_rounds"),
+    *("privileged", "privileged_siblings", "privileged_rounds"),
 )
 STEPS = ("num_iterations", "updates_per_round")
 """Settings of a row that decide the optimiser steps of a round."""

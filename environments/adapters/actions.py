@@ -42,7 +42,7 @@ class ActionForm:
         if act is not None:
             return cls(None, {}, act)
         kind = action_class(client)
-        return cls(kind, _declared(_served(client)) if kind is None else _fields(kind))
+        return cls(kind, declared_fields(_served(client)) if kind is None else _fields(kind))
 
     @property
     def _alone(self) -> str | None:
@@ -129,7 +129,7 @@ def _served(client: Any) -> Mapping[str, Any]:
         return {}
 
 
-def _declared(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool, str]]:
+def declared_fields(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool, str]]:
     """As `_fields`, of a JSON schema."""
     named, needed = schema.get("$defs") or {}, schema.get("required") or ()
     found = schema.get("properties") or {}

@@ -60,6 +60,25 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
     return [Call(str(one.get("name")), (), one.get("arguments") or {}) for one in asked]
 
 
+def message_of(response: str) -> dict[str, Any]:
+    """Returns a response as a chat template with tools shows it; `calls_of` reads the calls again.
+
+    Raises:
+        ValueError: if a call can't be read, or does not name its arguments.
+    """
+    calls, thought = read_calls(calls_in(response)), _THOUGHT.match(response)
+    unnamed = next((one for one in calls if one.places), None)
+    if unnamed is not None:
+        raise ValueError(f"{unnamed} must name its arguments")
+    message: dict[str, Any] = {"role": "assistant", "content": without_calls(response)}
+    if thought:
+        message["reasoning_content"] = thought[0].strip()[len("<think>") : -len("</think>")].strip()
+    if calls:
+        functions = [{"name": one.name, "arguments": dict(one.names)} for one in calls]
+        message["tool_calls"] = [{"type": "function", "function": one} for one in functions]
+    return message
+
+
 def _as_python(body: str) -> str:
     """Converts a call in JSON to a Python call; any other text is returned unchanged."""
     if not body.startswith("{"):

@@ -12,7 +12,19 @@ MOVES = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
 SIGNS = {"masons": ("iron", "oak"), "weavers": ("iron", "elm")}  # by builders: the door towards the exit, the others
 
 
+class ShortPrompt:
+    """What the policy reads in a turn. Each token costs time in each turn, so nothing stands here that never changes:
+    demonstrations teach the form of answers; some chat templates put a long system message where there is none."""
+
+    name = "my_task_short"
+
+    def render(self, view, skill):
+        text = "\n".join(filter(None, [view.task_text, skill, view.observation]))
+        return [{"role": "system", "content": ""}, {"role": "user", "content": text}]
+
+
 class MyTask(PlainEnvironment):
+    prompt = ShortPrompt()
     history_length, max_turns = 0, 12
 
     def reset(self, doors, start, exit, builders, **columns):
