@@ -21,7 +21,7 @@ from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
 from alignopsd_trl import read_records
 from alignopsd_trl.environments import Ending
-from alignopsd_trl.environments.adapters import AgentEnvironment
+from alignopsd_trl.environments.adapters import AgentEnvironment, Served
 from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.rollout import SiblingsDiffer
@@ -88,6 +88,24 @@ def test_native_calls_come_as_openai_writes_them(agent: Any) -> None:
     exact(found, log, tokenizer)
     assert [len(one.turns) for one in found] == [3, 3] and all(one.reward == 0.5 for one in found), found
     assert "<tool_response>\nnot" in tokenizer.decode(found[0].turns[2].prompt_ids)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_the_client_of_a_served_policy_is_used_alike(synchronous: bool) -> None:
+    pytest.importorskip("openai")
+
+    async def agent(row: Row, client: Client) -> float:
+        served = Served(client.url, key=client.key, max_tokens=1)
+        if synchronous:
+            said = [await asyncio.to_thread(served.not_trained().chat_sync, messages=START)]
+            create = served.openai_sync.chat.completions.create
+            said.append((await asyncio.to_thread(create, model="policy", messages=START)).model_dump())
+        else:
+            said = [await served.chat(messages=START)]
+            said.append((await served.openai.chat.completions.create(model="policy", messages=START)).model_dump())
+        return float([text_of(one) for one in said] == ["1", "12"])
+
+    assert all(one.reward == 1.0 for one in played(AgentEnvironment(agent, format="text"), say=lambda text: "12"))
 
 
 def rows_of(trajectories: list[Trajectory]) -> Layout:
