@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,9 @@ def warm_start(argv: Sequence[str]) -> None:
     for one in fields(WarmStartConfig):
         _add(parser, one)
     parser.add_argument("--output", type=place, default=FOLDER)
-    parser.add_argument("--tasks", type=int, default=100, help="of the panel that is played afterwards; 0 for none")
+    parser.add_argument(
+        "--tasks", type=int, help="of the panel that is played afterwards; 100 for 'tiny', else 32; 0 for none"
+    )
     parser.add_argument("--panel", default="test")
     parser.add_argument("--eval_temperature", type=float, default=0.4)
     given = parser.parse_args(argv)
@@ -130,16 +133,18 @@ def warm_start(argv: Sequence[str]) -> None:
 
         check_folder(str(given.output), "output")
         rows, task = read_demonstrations(given.data), _task(given)
-        from alignopsd_trl.own_task.warm_start import advice, told, warm_start, what_it_can
+        from alignopsd_trl.own_task.warm_start import advice, play_some, told, warm_start, what_it_can
 
-        made = warm_start(rows, given.output, config, settings=task.preset)
+        made = warm_start(rows, given.output, config, settings=task.preset, play=partial(play_some, task))
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
-        if given.tasks > 0:
-            kept = ("tasks", "panel", "skill_bank", "encoder")
-            options = {name: getattr(given, name) for name in kept} | {"temperature": given.eval_temperature}
+        tasks = (100 if config.fresh else 32) if given.tasks is None else given.tasks
+        if tasks > 0:
+            options = {name: getattr(given, name) for name in ("panel", "skill_bank", "encoder")}
+            options |= {"tasks": tasks, "temperature": given.eval_temperature}
             results = what_it_can(task, made.model, made.tokenizer, **options)
-            print("\n".join(filter(None, (told(results), advice(results, rows)))))
+            warned = "" if config.until_success else advice(results, rows)
+            print("\n".join(filter(None, (told(results), warned))))
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
