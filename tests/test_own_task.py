@@ -790,11 +790,11 @@ def test_turns_are_runs_of_tokens_that_count() -> None:
 
 
 TROUBLES = {
-    "few": [_turn("-+", prompt="go")] * 4,
-    "long": [_turn("+" * 79 + "-", prompt="go")] * 4,
+    "few": [_turn("-+")] * 4,
+    "long": [_turn("+" * 79 + "-")] * 4,
     "unskilled by chance": [_turn("+-", "go north"), _turn("++", skilled=True)] * 2,
-    "hidden": [_turn("+-", "go amber", "three doors")] * 4,
-    "by chance": [_turn("+-", "go red", "red or blue")] * 4,
+    "hidden": [_turn("+-", f"go {door}", "three doors") for door in ("amber", "elm", "iron")],
+    "by chance": [_turn("+-", f"go {door}", "amber or elm or iron") for door in ("amber", "elm", "iron")],
 }
 
 
