@@ -178,8 +178,8 @@ def _rows(
     prompt = task.suite.factory().prompt
     if tokenizer is None:
         tokenizer = tiny_tokenizer(texts_of(task, episodes))
-    options = play_options(task.preset) | {"max_prompt_length": limit}
-    renderer, bounded = Renderer(tokenizer, prompt, PlayOptions(**options)), Bounds(tokenizer, _budget(task, limit))
+    options = PlayOptions(**play_options({**task.preset, "max_prompt_length": limit}))
+    renderer, bounded = Renderer(tokenizer, prompt, options), Bounds(tokenizer, _budget(task, limit))
     rows, too_long = [], 0
     for episode in episodes:
         if renderer.converses:

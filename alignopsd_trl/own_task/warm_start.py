@@ -147,9 +147,9 @@ def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
 def _played(
     task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None], temperature: float
 ) -> dict[str, EvaluationResult]:
-    options, results = play_options(task.preset), {}
+    options: dict[str, Any] = play_options(task.preset) | {"temperature": temperature}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
-    options["temperature"] = temperature
+    results = {}
     for name, one in views.items():
         with Bar(len(rows), name) as progress:
             played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
