@@ -21,10 +21,11 @@ from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
 from alignopsd_trl import read_records
 from alignopsd_trl.environments import Ending
-from alignopsd_trl.environments.adapters import AgentEnvironment
+from alignopsd_trl.environments.adapters import AgentEnvironment, Served
 from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.rollout import SiblingsDiffer
+from alignopsd_trl.training.reward_check import RewardError
 from alignopsd_trl.training.turn_rows import Layout
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, TurnBatch
 
@@ -88,6 +89,24 @@ def test_native_calls_come_as_openai_writes_them(agent: Any) -> None:
     exact(found, log, tokenizer)
     assert [len(one.turns) for one in found] == [3, 3] and all(one.reward == 0.5 for one in found), found
     assert "<tool_response>\nnot" in tokenizer.decode(found[0].turns[2].prompt_ids)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_the_client_of_a_served_policy_is_used_alike(synchronous: bool) -> None:
+    pytest.importorskip("openai")
+
+    async def agent(row: Row, client: Client) -> float:
+        served = Served(client.url, key=client.key, max_tokens=1)
+        if synchronous:
+            said = [await asyncio.to_thread(served.not_trained().chat_sync, messages=START)]
+            create = served.openai_sync.chat.completions.create
+            said.append((await asyncio.to_thread(create, model="policy", messages=START)).model_dump())
+        else:
+            said = [await served.chat(messages=START)]
+            said.append((await served.openai.chat.completions.create(model="policy", messages=START)).model_dump())
+        return float([text_of(one) for one in said] == ["1", "12"])
+
+    assert all(one.reward == 1.0 for one in played(AgentEnvironment(agent, format="text"), say=lambda text: "12"))
 
 
 def rows_of(trajectories: list[Trajectory]) -> Layout:
@@ -196,6 +215,20 @@ def test_a_chat_trains(chat_policy: Any, tmp_path: Path, history: str) -> None:
     turns = read_records(tmp_path / "run" / "trajectories")
     assert len(turns) == 8 and turns.message.eq("").all()
     assert any((value != old).any() for value, old in zip(trainer.model.parameters(), before, strict=True))
+
+
+def test_agents_that_return_nothing_end_a_run_without_reward_functions(chat_policy: Any, tmp_path: Path) -> None:
+    async def agent(row: Row, client: Client) -> None:
+        await client.chat(messages=START)
+
+    def one(environments: Any, **columns: Any) -> list[float]:
+        return [1.0] * len(environments)
+
+    rows = Dataset.from_list([{"task_id": f"g{n}"} for n in range(2)])
+    parts = {"environment_factory": AgentEnvironment(agent, format="text"), "train_dataset": rows, "method": "grpo"}
+    with pytest.raises(RewardError, match=r"returned no reward; return a number"):
+        trainer_of(chat_policy, tmp_path / "silent", max_completion_length=4, **parts).train()
+    trainer_of(chat_policy, tmp_path / "run", max_completion_length=4, reward_funcs=one, **parts).train()
 
 
 async def raises(row: Row, client: Client) -> None:

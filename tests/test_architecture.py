@@ -107,6 +107,7 @@ MAY_IMPORT = {
         "own_task",
         "chat",
         "models",
+        "offline",
         "precision",
         "privileged",
         "rollout",

@@ -116,11 +116,14 @@ def test_the_distribution_loss_changes_no_credit_and_has_the_trainers_tokens(pol
     assert found["measured_turns"] > 0 and plain.any() and plain.equals(varied)
 
     trainer = make_trainer(tmp_path)
-    prompt = Padded(torch.arange(5, 13).view(2, 4), torch.ones(2, 4, dtype=torch.int64))
+    rows = Packed.of([TreeRow(list(range(5, 13)), [(4, 4)]), TreeRow.behind([5, 6, 7, 8], [[9], [10, 11, 12]])], 0)
     for views, mix in ((1, None), (2, lambda rows, logits: logits.softmax(-1).mean(1).log())):
         both = (ModelScorer(trainer.model, 1.0), PolicyScorer(trainer))
-        (ids, values), (others, wanted) = (one.largest(prompt, prompt, 7, views, mix) for one in both)
-        assert ids.shape == (2 // views, 4, 7) and torch.equal(ids, others)
+        states = [one.states(rows) for one in both]
+        torch.testing.assert_close(*states, atol=1e-5, rtol=0)
+        pairs = zip(both, states, strict=True)
+        (ids, values), (others, wanted) = (one.largest(some.unflatten(0, (-1, views)), 7, mix) for one, some in pairs)
+        assert ids.shape == (2 // views, 7, 7) and torch.equal(ids, others)
         torch.testing.assert_close(values, wanted, atol=1e-5, rtol=0)
 
 

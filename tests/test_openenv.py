@@ -359,7 +359,7 @@ def test_the_template_of_a_client_demonstrates_and_plans(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    cli.main(["new", "guessing", "--openenv", address])
+    cli.main(["new", "guessing", "--openenv", address, "--model", "tiny"])
     monkeypatch.syspath_prepend(tmp_path / "guessing")
     player = tmp_path / "guessing" / "guessing_player.py"
     player.write_text(player.read_text().replace("{'message': view.observation[:40]}", "dict(number=4, tone='kind')"))

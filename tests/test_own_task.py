@@ -41,7 +41,7 @@ def forgotten() -> Iterator[None]:
 def maze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
     """A folder as ``alignopsd new`` leaves it, entered."""
     monkeypatch.chdir(tmp_path)
-    main(["new", "maze"])
+    main(["new", "maze", "--model", "tiny"])
     monkeypatch.chdir(tmp_path / "maze")
     return tmp_path / "maze"
 
@@ -69,6 +69,29 @@ def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:
 
     suite = load("maze")
     assert (len(suite.tasks("train")), len(suite.panel("test"))) == (1024, 100)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_written_recipe_starts_from_smollm2_where_its_extra_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], installed: bool
+) -> None:
+    from alignopsd_trl.own_task import scaffold
+
+    monkeypatch.setattr(scaffold, "has_smollm2", lambda: installed)
+    monkeypatch.chdir(tmp_path)
+    main(["new", "maze"])
+    said, recipe = capsys.readouterr().out, runpy.run_path("maze/train.py")
+    assert recipe["START"].model == ("smollm2" if installed else "tiny")
+    assert recipe["PRESET"].get("use_peft", False) is installed
+    assert ("--model tiny" if installed else "offline]' for SmolLM2") in said
+
+
+def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = (maze / "train.py").read_text()
+    (maze / "train.py").write_text(recipe.replace('model="tiny"', 'model="tiny", max_steps=2, batch_size=4'))
+    main(["demonstrate", "maze", "--episodes", "4"])
+    main(["warm_start", "maze", "--tasks", "0", "--layers", "1"])
+    assert "2 updates" in capsys.readouterr().out
 
 
 def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(maze: Path) -> None:
@@ -123,7 +146,7 @@ def test_a_task_of_tools_is_written_played_and_demonstrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["new", "digits_to_find", "--tools"])
+    main(["new", "digits_to_find", "--tools", "--model", "tiny"])
     main(["check", "digits_to_find", "--episodes", "4"])
     assert "nothing found" in capsys.readouterr().out
     main(["check", "digits_to_find/digits_to_find.py:DigitsToFind", "--episodes", "4", "--rows", _tool_rows(tmp_path)])
@@ -158,6 +181,7 @@ def _tool_rows(folder: Path) -> str:
         (["warm_start", "maze", "--data", "."], ["--data . is a folder"]),
         (["warm_start", "maze", "--learning_rate", "nan"], ["--learning_rate nan"]),
         (["warm_start", "maze", "--minutes", "inf"], ["--minutes inf"]),
+        (["warm_start", "maze", "--until_success", "30"], ["--until_success 30", "1 at most"]),
         (["warm_start", "maze", "--max_steps", "0"], ["--max_steps 0"]),
         (["new", "maze-2"], ["maze-2", "underscores"]),
         (["new", "../maze"], ["not empty"]),
@@ -445,10 +469,42 @@ def test_an_endpoint_that_plays_leaves_demonstrations(
     assert all(asked["messages"] in prompts for asked in endpoint.asked)  # episodes ask side by side, in any order
 
 
-def test_what_demonstrations_cannot_show_is_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("thinking", ["keep", "drop"])
+def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
+    maze: Path, thinking: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task.dialogues import encoded
+    from alignopsd_trl.own_task.task import find_task
+    from alignopsd_trl.own_task.tiny import tiny_tokenizer
+
+    recipe = (maze / "train.py").read_text()
+    options = f'**LAPTOP, "history": "conversation", "past_thinking": {thinking!r},'
+    (maze / "train.py").write_text(recipe.replace("**LAPTOP,", options))
+    main(["demonstrate", "maze", "--episodes", "8"])
+    rows, preset = _rows(maze / "demonstrations.jsonl"), find_task("maze").preset
+    assert len(rows) == 8 and {row["skilled"] for row in rows} == {True, False}
+    row = max(rows, key=lambda one: len(one["completion"]))
+    said = [one["content"] for one in row["completion"] if one["role"] == "assistant"]
+    assert [one["role"] for one in row["completion"]] == ["assistant", *["user", "assistant"] * (len(said) - 1)]
+    tokenizer = tiny_tokenizer([one["content"] for row in rows for one in (*row["prompt"], *row["completion"])])
+    parts = list(encoded(row, tokenizer, preset))
+    assert len(parts) == (1 if thinking == "keep" else len(said))
+    learnt = [
+        token for one in parts for token, mark in zip(one["input_ids"], one["completion_mask"], strict=True) if mark
+    ]
+    assert tokenizer.decode(learnt) == "".join(one + tokenizer.eos_token for one in said)
+    whole = tokenizer.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
+    if thinking == "keep":
+        assert whole.startswith(tokenizer.decode(parts[0]["input_ids"]))
+    main(["warm_start", "maze", "--max_steps", "2", "--tasks", "2"])
+    assert "2 updates: held-out loss" in capsys.readouterr().out
+
+
+def test_dialogues_that_cannot_be_demonstrated_are_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = (maze / "train.py").read_text()
     (maze / "train.py").write_text(recipe.replace("**LAPTOP,", '**LAPTOP, "history": "conversation",'))
-    _fails(["demonstrate", "maze"], "'conversation'", "leave history out", capsys=capsys)
+    flags = ["--privileged", "next_observation"]
+    _fails(["demonstrate", "maze", *flags], "'conversation'", "leave history out", capsys=capsys)
 
 
 def _changed(file: Path, *pairs: tuple[str, str]) -> None:
@@ -463,7 +519,7 @@ def test_calls_in_a_chat_templates_own_format_are_demonstrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["new", "native_digits", "--tools"])
+    main(["new", "native_digits", "--tools", "--model", "tiny"])
     made = "ToolEnvironment(NativeDigits, "
     _changed(tmp_path / "native_digits" / "native_digits.py", (made, f'{made}format="native", '))
     main(["check", "native_digits", "--episodes", "4"])
@@ -493,7 +549,7 @@ AGENT = (
 def guessing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
     """A task of an agent, beside the present folder's other files."""
     monkeypatch.chdir(tmp_path)
-    main(["new", "guessing", "--agent"])
+    main(["new", "guessing", "--agent", "--model", "tiny"])
     return tmp_path / "guessing"
 
 
@@ -523,7 +579,7 @@ def test_a_task_of_an_agent_is_written_played_and_demonstrated(
     later = next(row for row in rows if row["turn"] == 1 and row["skilled"])
     assert [one["role"] for one in later["prompt"]] == ["user", "assistant", "user"]
     assert later["prompt"][-1]["content"].endswith("Ask for the middle of what is left.")
-    assert later["prompt"][1]["content"].startswith("<think>")
+    assert later["prompt"][1]["content"].isdecimal() and "<think>" in later["completion"][0]["content"]
 
 
 def test_an_agents_native_calls_are_played_by_an_endpoint(
@@ -626,7 +682,7 @@ def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
     from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.first_policy import first_policy
 
-    def interrupted(model: Any, tokenizer: Any, rows: Any, folder: Path, config: Any) -> None:
+    def interrupted(model: Any, tokenizer: Any, rows: Any, folder: Path, *more: Any) -> None:
         (folder / "model.safetensors").touch()
         raise KeyboardInterrupt
 
@@ -693,7 +749,134 @@ def test_a_warm_start_says_how_far_it_is(
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("tiny learns from ")
     assert len([one for one in said if re.fullmatch(rf"{updates} updates: loss \d\.\d{{3}}, \d+:\d\d left", one)]) > 1
-    assert any("held-out loss" in one for one in said) is (flags[0] == "--minutes")
+    (*_, last) = [one for one in said if "held-out loss" in one]
+    assert (
+        re.search(r"100% of responses are the player's; \d:\d\d gone \(\d+ CPU s\), 0:00 left$", last)
+        or "look: " in said[-1]
+    )
+
+
+class _Won:
+    """Plays that are won more and more often."""
+
+    def __init__(self, *won: float):
+        self.won, self.played = iter(won), 0
+
+    def __call__(self, model: Any, tokenizer: Any) -> Any:
+        self.played += 1
+        return SimpleNamespace(success=SimpleNamespace(mean=next(self.won)), episodes=32, invalid_actions=0.0)
+
+
+def test_a_warm_start_ends_when_enough_is_won(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.options import WarmStartConfig
+    from alignopsd_trl.own_task.warm_start import warm_start
+
+    for name in ("EVERY", "REST", "PLAYABLE", "PLAY_REST"):
+        monkeypatch.setattr(supervised, name, 0.0)
+    rows, play = _toy("few", turns=20), _Won(0.0, 10.0, 40.0)
+    made = warm_start(rows, tmp_path / "policy", WarmStartConfig(minutes=5, until_success=0.3), play=play)
+    assert (made.updates, play.played) == (3, 3)
+    assert "played without the skill: 40% of 32 won, 0.0% invalid actions" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="does not say who won"):
+        warm_start(rows, tmp_path / "other", WarmStartConfig(max_steps=1, until_success=0.3), play=_Won(float("nan")))
+    assert [file.name for file in tmp_path.iterdir()] == ["policy"]
+
+
+def _turn(right: str, response: str = "", prompt: str = "", skilled: bool = False) -> Any:
+    """A held-out turn whose words are its tokens; ``right`` has a `+` for each that is predicted."""
+    from alignopsd_trl.own_task.agreement import Turn
+
+    words = response.split() or ["go"] * len(right)
+    return Turn(prompt.split(), words, [one == "+" for one in right], [0.5] * len(right), skilled)  # type: ignore
+
+
+WORDS = SimpleNamespace(decode=" ".join)
+
+
+def test_agreement_is_told_for_responses_views_and_actions() -> None:
+    from alignopsd_trl.own_task.agreement import Agreement
+
+    said = "left </think> <action> left"
+    turns = [_turn("++++", said), _turn("-+++", said), _turn("+++-", said), _turn("++++", said, skilled=True)]
+    assert Agreement(turns, WORDS).told() == (
+        "held-out loss 0.500, 50% of responses are the player's (100% with the skill, 33% without it), of actions "
+        "after its thoughts 75%"
+    )
+
+
+def test_turns_are_runs_of_tokens_that_count() -> None:
+    from alignopsd_trl.own_task.agreement import turns_of
+
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]])
+    chosen = torch.tensor([[0, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 0]]).bool()
+    right = torch.tensor([1, 0, 1, 1, 1]).bool()
+    turns = list(turns_of(ids, chosen, torch.arange(5.0), right, [False, True]))
+    assert [(one.prompt, one.response, one.losses) for one in turns] == [
+        ([1, 2], [3, 4], [0.0, 1.0]),
+        ([1, 2, 3, 4, 5], [6], [2.0]),
+        ([7], [8, 9], [3.0, 4.0]),
+    ]
+    assert [(one.agrees, one.skilled) for one in turns] == [(False, False), (True, False), (True, True)]
+
+
+TROUBLES = {
+    "few": [_turn("-+")] * 4,
+    "long": [_turn("+" * 79 + "-")] * 4,
+    "unskilled by chance": [_turn("+-", "go north"), _turn("++", skilled=True)] * 2,
+    "hidden": [_turn("+-", f"go {door}", "three doors") for door in ("amber", "elm", "iron")],
+    "by chance": [_turn("+-", f"go {door}", "amber or elm or iron") for door in ("amber", "elm", "iron")],
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_causes_of_low_agreement_are_told_apart(name: str) -> None:
+    from alignopsd_trl.own_task.agreement import Agreement
+
+    assert _told(Agreement(TROUBLES[name], WORDS).causes(0.3, improving=name == "few")) == {name}
+
+
+def _told(said: str) -> set[str]:
+    words = (
+        "turns and still",
+        "shorten",
+        "without the skill the player",
+        "not in the prompt",
+        "player chooses by chance",
+    )
+    return {name for name, word in zip(TROUBLES, words, strict=True) if word in said}
+
+
+def _toy(trouble: str, turns: int = 600) -> list[dict]:
+    """Demonstrations of choosing one of three doors; the trouble makes them hard to imitate."""
+    draw, rows = random.Random(0), []
+    for number in range(turns):
+        doors, skilled = draw.sample([f"w{one}" for one in range(40)], 3), number % 2 == 1
+        good = draw.choice(doors)
+        told = trouble in ("few", "long") or trouble == "unskilled by chance" and skilled
+        said = {"hidden": draw.choice([f"v{one}" for one in range(40)]), "long": " ".join([good, *doors] * 25)}
+        prompt = f"doors {' '.join(doors)} . take {good if told else 'one'} ."
+        answer = f"<action>{said.get(trouble, good)}</action>"
+        one = {
+            "prompt": [{"role": "user", "content": prompt}],
+            "completion": [{"role": "assistant", "content": answer}],
+        }
+        rows.append({**one, "task_id": f"t{number}", "turn": 0, "skilled": skilled and "by chance" in trouble})
+    return rows
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_warm_start_that_fails_says_why(trouble: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from alignopsd_trl.own_task.options import WarmStartConfig
+    from alignopsd_trl.own_task.warm_start import warm_start
+
+    steps = {"few": 15, "long": 60}.get(trouble, 250)
+    warm_start(_toy(trouble), tmp_path / "policy", WarmStartConfig(max_steps=steps))
+    (said,) = re.findall("look: (.*)", capsys.readouterr().out)
+    assert _told(said) == {trouble}
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:

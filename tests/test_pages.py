@@ -41,7 +41,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     from alignopsd_trl.cli import main
 
     monkeypatch.chdir(tmp_path)
-    main(["new", "maze"])
+    main(["new", "maze", "--model", "tiny"])
     monkeypatch.chdir(tmp_path / "maze")
     before = set(sys.modules)
     yield tmp_path / "maze"

@@ -22,6 +22,7 @@ from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import Responses
 from alignopsd_trl.runs.health import Decay
+from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
@@ -274,11 +275,12 @@ def test_it_plays_thinks_and_scores_with_its_own_weights(tmp_path: Path) -> None
     trainer = make_trainer(tmp_path, teacher_model_kind="base", method="align_opsd", max_steps=2)
     row = Padded(torch.tensor([[5, 6, 7]]), torch.ones(1, 3, dtype=torch.int64))
     policy, teacher = PolicyScorer(trainer), PolicyScorer(trainer, teacher=trainer.teacher_weights)
-    before, scored, largest = _values(trainer.model), policy.plain(row, row), policy.largest(row, row, 4)
+    rows = Packed.of([TreeRow([5, 6, 7, 5, 6, 7], [(3, 3)])], 0)
+    before, scored, states = _values(trainer.model), policy.plain(row, row), policy.states(rows)
     trainer.train()
     assert not torch.allclose(policy.plain(row, row), scored, atol=1e-3)
     assert torch.allclose(teacher.plain(row, row), scored, atol=1e-6)
-    assert torch.allclose(teacher.largest(row, row, 4)[1], largest[1], atol=1e-6)
+    assert torch.allclose(teacher.states(rows), states, atol=1e-6)
     seen: list[float] = []
 
     def respond(prompts: Any, until: Any = None) -> Responses:

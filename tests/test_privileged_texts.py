@@ -244,7 +244,7 @@ class Watched:
         self._inner, self._calls = inner, calls
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("plain", "shared", "largest", "respond"):
+        if name in ("plain", "shared", "states", "respond"):
             self._calls.append(name)
         return getattr(self._inner, name)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -135,19 +136,38 @@ def test_every_process_runs_as_many_forwards_as_the_busiest(tmp_path: Path) -> N
     assert len(calls) == 3 and scores.shape == (0, 1)
 
 
+def _mean(rows: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Adds up the views of each response, the first one counting double in even rows."""
+    weight = torch.ones(logits.shape[:2])
+    weight[:, 0] += 1.0 - rows % 2
+    return (logits * weight.unsqueeze(-1)).sum(1)
+
+
 @pytest.mark.parametrize("budget", [90, 100_000])
-def test_largest_logits_are_those_of_each_response_alone(tmp_path: Path, budget: int) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_largest_logits_are_those_of_each_response_alone(
+    tmp_path: Path, budget: int, shared: bool, several: bool
+) -> None:
     trainer = make_trainer(tmp_path)
     prompts, responses, _, _ = _requests()
-    responses = Ragged.of([responses.padded(torch.tensor([row]), 0, "right")[0][0].tolist() for row in range(6)])
-    ids, logits = largest_logits(PolicyScorer(trainer), prompts, responses, 5, pad_id=0, budget=budget)
+    responses = Ragged.of([responses.row(row) for row in range(6)])
+    sources = torch.tensor([[1, 2], [-1, -1], [1, 5], [4, -1], [3, -1], [2, 0]])
+    views: dict[str, Any] = {"sources": sources, "mix": _mean} if several else {}
+    among = torch.tensor([True, True, True, False, True, True])
+    scorer, limits = PolicyScorer(trainer), {"pad_id": 0, "budget": budget}
+    ids, logits = largest_logits(scorer, prompts, responses, 5, **limits, shared=shared, among=among, **views)
     assert ids.shape == logits.shape == (6, int(responses.length.max()), 5) and not logits.requires_grad
     for row in range(6):
-        context, _ = prompts.padded(torch.tensor([row]), 0, "left")
-        answer, _ = responses.padded(torch.tensor([row]), 0, "right")
-        with torch.no_grad():
-            whole = trainer.model(torch.cat([context, answer], dim=1)).logits[0, context.size(1) - 1 : -1]
-        length = answer.size(1)
-        assert torch.allclose(logits[row, :length], whole.topk(5).values, atol=1e-5)
-        assert torch.allclose(whole.gather(1, ids[row, :length]), logits[row, :length], atol=1e-5)
+        whole = []
+        for prompt in (row, *(sources[row].tolist() if several else [])):
+            if prompt >= 0:
+                context, answer = (torch.tensor([one]) for one in (prompts.row(prompt), responses.row(row)))
+                with torch.no_grad():
+                    found = trainer.model(torch.cat([context, answer], dim=1)).logits[0, context.size(1) - 1 : -1]
+                whole.append(found)
+        length = len(whole[0]) if among[row] else 0
+        wanted = _mean(torch.full((len(whole[0]),), row), torch.stack(whole, 1)) if several else whole[0]
+        assert torch.allclose(logits[row, :length], wanted[:length].topk(5).values, atol=1e-5)
+        assert torch.allclose(wanted[:length].gather(1, ids[row, :length]), logits[row, :length], atol=1e-5)
         assert not logits[row, length:].any()

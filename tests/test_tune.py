@@ -246,7 +246,7 @@ def test_a_written_task_is_tuned_by_its_name_and_trains_with_what_is_advised(
     known = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
-    cli.main(["new", "vault"])
+    cli.main(["new", "vault", "--model", "tiny"])
     with pytest.raises(SystemExit):
         cli.main(["measure", "vault"])
     assert "vault/policy' is no folder" in (told := capsys.readouterr().err) and "alignopsd warm_start" in told

@@ -37,8 +37,9 @@ from alignopsd_trl.methods.align_opsd.spans import (
     random_segment,
     segment,
 )
+from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Padded, largest_logits
+from alignopsd_trl.scoring.teacher_forcing import largest_logits
 from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch
 
 RUNNERS: dict[str, Callable[[Case, Case], Case]] = {}
@@ -186,22 +187,22 @@ def rectify_(inputs: Case, params: Case) -> Case:
 
 
 class LogitsTable:
-    """A `ScoringModel` that has the logits of each view of each response: ``[response][prompt]``, ``(T, V)`` each."""
+    """A `ScoringModel` whose states are logits: ``[response][prompt]``, ``(T, V)`` of each view of each response."""
 
     device = torch.device("cpu")
 
     def __init__(self, logits: torch.Tensor):
         self._logits = logits
 
-    def largest(
-        self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Any = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        found = self._logits[response.ids[:, 0], prompt.ids[:, -1]]  # (rows, T, V)
-        positions = found.unflatten(0, (-1, views)).transpose(1, 2).flatten(0, 1)
-        row = torch.arange(len(positions)) // found.size(1)
-        one = positions[:, 0] if mix is None else mix(row, positions)
+    def states(self, rows: Packed) -> torch.Tensor:
+        return self._logits[rows.labels[:, 0], rows.ids[:, 0]]
+
+    def largest(self, states: torch.Tensor, count: int, mix: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = states.transpose(1, 2)  # (n, T, views, V)
+        row = torch.arange(len(positions)).repeat_interleave(positions.size(1))
+        one = positions[:, :, 0] if mix is None else mix(row, positions.flatten(0, 1)).unflatten(0, positions.shape[:2])
         values, ids = one.topk(count)
-        return ids.unflatten(0, (-1, found.size(1))), values.unflatten(0, (-1, found.size(1)))
+        return ids, values
 
 
 def distribution_weights(inputs: Case, params: Case, mask: torch.Tensor) -> torch.Tensor:

@@ -95,6 +95,22 @@ LAPTOP: dict[str, Any] = {
 """Settings for a laptop: policies of a million parameters on embedded data. The method's settings are the paper's. A
 user's recipe may extend it: ``{**LAPTOP, "environment": "my_module", ...}``."""
 
+SMOLLM2: dict[str, Any] = {
+    **LAPTOP,
+    "use_peft": True,
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "lora_target_modules": ["all-linear"],
+    "learning_rate": 5e-4,
+    "num_iterations": 2,
+    "num_generations": 6,
+    "tasks_per_round": 4,
+    "tokens_per_forward": 1024,
+    "scoring_tokens": 1024,
+}
+"""Settings for SmolLM2-135M on a laptop: adapters, and steps that are large enough to be seen after two rounds.
+Forwards of 1,024 tokens take 3 GB where those of 4,096 take 4.5 in the same time."""
+
 RECIPE = "train.py"
 """File name of the recipe beside a user's task."""
 
@@ -178,6 +194,12 @@ def _of_module(name: str) -> Any:
 
 def preset_beside(module: ModuleType | None) -> Mapping[str, Any]:
     """Returns the ``PRESET`` of the recipe in the folder of a task's module; empty if there is none."""
+    preset = recipe_beside(module).get("PRESET", {})
+    return dict(preset) if isinstance(preset, Mapping) else {}
+
+
+def recipe_beside(module: ModuleType | None) -> Mapping[str, Any]:
+    """Returns the names of the recipe in the folder of a task's module; empty if there is none."""
     file = getattr(module, "__file__", None)
     recipe = Path(file).with_name(RECIPE) if file else None
     if recipe is None or not recipe.is_file():
@@ -186,8 +208,7 @@ def preset_beside(module: ModuleType | None) -> Mapping[str, Any]:
     assert found is not None and found.loader is not None, "a file that ends in .py has a loader"
     loaded = importlib.util.module_from_spec(found)
     found.loader.exec_module(loaded)
-    preset = getattr(loaded, "PRESET", {})
-    return dict(preset) if isinstance(preset, Mapping) else {}
+    return vars(loaded)
 
 
 def divisors(number: int) -> list[int]:

@@ -69,30 +69,29 @@ class ModelScorer:
 
     @torch.no_grad()
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
+        labelled = rows.labels != -100
+        logits = self._model.get_output_embeddings()(self.states(rows, before)[labelled])
+        scores = torch.zeros(rows.labels.shape, device=self.device)
+        scores[labelled] = self._log_probs(logits, rows.labels[labelled])
+        return scores
+
+    @torch.no_grad()
+    def states(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
         cached = 0 if before is None else before.get_seq_length()
-        hidden = self._model.base_model(
+        return self._model.base_model(
             input_ids=rows.ids,
             attention_mask=rows.attention_mask(_attention(self._model), cached),
             position_ids=rows.position,
             past_key_values=before,
             use_cache=before is not None,
         ).last_hidden_state
-        labelled = rows.labels != -100
-        logits = self._model.get_output_embeddings()(hidden[labelled])
-        scores = torch.zeros(rows.labels.shape, device=self.device)
-        scores[labelled] = self._log_probs(logits, rows.labels[labelled])
-        return scores
 
     @torch.no_grad()
-    def largest(
-        self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self._response_logits(prompt, response)
-        if mix is not None:
-            several = logits.unflatten(0, (len(logits) // views, views)).transpose(1, 2)  # (n, T, views, V)
-            rows = torch.arange(len(several), device=logits.device).repeat_interleave(several.size(1))
-            logits = mix(rows, several.flatten(0, 1)).unflatten(0, several.shape[:2])
-        found = logits.topk(count)
+    def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self._model.get_output_embeddings()(states).transpose(1, 2)  # (n, T, views, V)
+        rows = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.size(1))
+        mixed = logits[:, :, 0] if mix is None else mix(rows, logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
+        found = mixed.topk(count)
         return found.indices, found.values.float()
 
     def own(self, batch: TurnBatch, pad_id: int, budget: int) -> torch.Tensor:

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +37,15 @@ def new(argv: Sequence[str]) -> None:
     kind.add_argument("--tools", action="store_true", help="a class of TRL's convention: tools as methods")
     kind.add_argument("--agent", action="store_true", help="a program that asks for chat completions")
     kind.add_argument("--openenv", metavar="URL", help="a client of the OpenEnv server at this address")
+    parser.add_argument(
+        "--model", choices=("smollm2", "tiny"), help="the first policy; smollm2 where the extra offline is installed"
+    )
     given = parser.parse_args(argv)
     from alignopsd_trl.own_task.scaffold import write_task
 
     with reported("alignopsd new", quietly=True, resumes=None), setup():
         kind = next((name for name in ("tools", "agent", "openenv") if getattr(given, name)), "environment")
-        print(write_task(given.folder, kind, given.openenv or ""))
+        print(write_task(given.folder, kind, given.openenv or "", given.model))
 
 
 def check(argv: Sequence[str]) -> int:
@@ -49,7 +53,7 @@ def check(argv: Sequence[str]) -> int:
     parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="plays too; TASK_player:play if it exists")
     parser.add_argument("--episodes", type=int, default=16, help="of each kind of play at least")
-    parser.add_argument("--model", help="whose tokenizer counts; that of 'tiny' by default")
+    parser.add_argument("--model", help="whose tokenizer counts; by default that of train.py's START, else of 'tiny'")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--max_completion_length", type=int, help="likewise")
     parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
@@ -63,7 +67,8 @@ def check(argv: Sequence[str]) -> int:
 
         here = ("task", "environment_options", "rows", "model", "json", "play")
         options = {name: value for name, value in vars(given).items() if name not in here}
-        report = check_task(_task(given), tokenizer=_tokenizer(given.model), stage=_say, **options)
+        task = _task(given)
+        report = check_task(task, tokenizer=_tokenizer(given.model, task), stage=_say, **options)
         print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())
     return int(report.ruined)
 
@@ -83,7 +88,7 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--won_only", action="store_true", help="leave out episodes that were not won")
     parser.add_argument("--privileged", metavar="SOURCE", help="of texts per turn, shown in place of the bank's skills")
     parser.add_argument("--skilled_share", type=float, default=SKILLED_SHARE, help=SKILLED)
-    parser.add_argument("--model", help="the policy to be: its tokenizer counts; that of 'tiny' by default")
+    parser.add_argument("--model", help="the policy to be, whose tokenizer counts; as in check")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=place, default=FILE)
@@ -99,7 +104,7 @@ def demonstrate(argv: Sequence[str]) -> None:
             _actor(task, given),
             episodes=given.episodes or (ASKED if given.endpoint else SCRIPTED),
             seed=given.seed,
-            tokenizer=_tokenizer(given.model),
+            tokenizer=_tokenizer(given.model, task),
             max_prompt_length=given.max_prompt_length,
             skill_bank=given.skill_bank,
             encoder=given.encoder,
@@ -115,31 +120,38 @@ def warm_start(argv: Sequence[str]) -> None:
     """Trains a first policy, and prints its results on the panel (evaluation set)."""
     from alignopsd_trl.own_task.options import WarmStartConfig
 
-    parser = _parser("warm_start", "Trains a first policy on demonstrations, with TRL's SFTTrainer.")
+    parser = _parser("warm_start", "Trains a first policy on demonstrations, by default as train.py's START.")
     parser.add_argument("--data", type=place, default=FILE, help="from alignopsd demonstrate")
     for one in fields(WarmStartConfig):
         _add(parser, one)
     parser.add_argument("--output", type=place, default=FOLDER)
-    parser.add_argument("--tasks", type=int, default=100, help="of the panel that is played afterwards; 0 for none")
+    parser.add_argument(
+        "--tasks", type=int, help="of the panel that is played afterwards; 100 for 'tiny', else 32; 0 for none"
+    )
     parser.add_argument("--panel", default="test")
     parser.add_argument("--eval_temperature", type=float, default=0.4)
     given = parser.parse_args(argv)
     with reported("alignopsd warm_start", quietly=True, resumes=None), setup():
-        config = WarmStartConfig(**{one.name: getattr(given, one.name) for one in fields(WarmStartConfig)})
+        flags = {one.name: getattr(given, one.name) for one in fields(WarmStartConfig) if hasattr(given, one.name)}
+        config = WarmStartConfig(**flags)
         from alignopsd_trl.own_task.demonstrations import read_demonstrations
 
         check_folder(str(given.output), "output")
         rows, task = read_demonstrations(given.data), _task(given)
-        from alignopsd_trl.own_task.warm_start import advice, told, warm_start, what_it_can
+        if flags.get("model", task.start.model) == task.start.model:
+            config = replace(task.start, **flags)
+        from alignopsd_trl.own_task.warm_start import advice, play_some, told, warm_start, what_it_can
 
-        made = warm_start(rows, given.output, config, settings=task.preset)
+        made = warm_start(rows, given.output, config, settings=task.preset, play=partial(play_some, task))
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
-        if given.tasks > 0:
-            kept = ("tasks", "panel", "skill_bank", "encoder")
-            options = {name: getattr(given, name) for name in kept} | {"temperature": given.eval_temperature}
+        tasks = (100 if config.fresh else 32) if given.tasks is None else given.tasks
+        if tasks > 0:
+            options = {name: getattr(given, name) for name in ("panel", "skill_bank", "encoder")}
+            options |= {"tasks": tasks, "temperature": given.eval_temperature}
             results = what_it_can(task, made.model, made.tokenizer, **options)
-            print("\n".join(filter(None, (told(results), advice(results, rows)))))
+            warned = "" if config.until_success else advice(results, rows)
+            print("\n".join(filter(None, (told(results), warned))))
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -154,14 +166,10 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def _add(parser: argparse.ArgumentParser, option: Any) -> None:
-    """Adds a field of a dataclass as a flag."""
+    """Adds a field of a dataclass as a flag, which has no value unless it is given."""
     kinds = {"int": int, "float": float, "float | None": float, "str": str}
-    if option.type == "bool":
-        parser.add_argument(f"--{option.name}", action="store_true", help=option.metadata["help"])
-    else:
-        parser.add_argument(
-            f"--{option.name}", type=kinds[option.type], default=option.default, help=option.metadata["help"]
-        )
+    kind: dict[str, Any] = {"action": "store_true"} if option.type == "bool" else {"type": kinds[option.type]}
+    parser.add_argument(f"--{option.name}", default=argparse.SUPPRESS, help=option.metadata["help"], **kind)
 
 
 def _task(given: argparse.Namespace) -> Task:
@@ -181,12 +189,10 @@ def _actor(task: Task, given: argparse.Namespace) -> Actor:
     return Endpoint(given.endpoint, given.endpoint_model, task.suite.factory().prompt, given.temperature, tokens)
 
 
-def _tokenizer(model: str | None) -> Any:
-    if model is None:
-        return None
+def _tokenizer(model: str | None, task: Task) -> Any:
     from alignopsd_trl.own_task.warm_start import known_tokenizer
 
-    return known_tokenizer(model)
+    return known_tokenizer(model or task.start.model)
 
 
 def _at_least_one(**numbers: int | None) -> None:

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def first_policy(
         from alignopsd_trl.own_task.demonstrations import demonstrate
         from alignopsd_trl.own_task.players import Scripted, scripted
         from alignopsd_trl.own_task.task import find_task
-        from alignopsd_trl.own_task.warm_start import known_tokenizer, warm_start
+        from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, warm_start
 
         config, known = config or WarmStartConfig(), find_task(task)
         known = replace(known, preset=preset or known.preset)
@@ -67,4 +68,4 @@ def first_policy(
             skilled_share=skilled_share,
         )
         print(found.told(), flush=True)
-        warm_start(found.rows, folder, config, settings=known.preset)
+        warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))

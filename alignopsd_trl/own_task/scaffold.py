@@ -7,23 +7,32 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from alignopsd_trl.environments.shipped import SHIPPED
+from alignopsd_trl.offline import INSTALL, OFFLINE_MODEL, has_smollm2
+from alignopsd_trl.own_task.options import FRESH
 from alignopsd_trl.runs.files import replacing
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAME, CLASS, ADDRESS = "my_task", "MyTask", "http://localhost:8000"
 """Placeholders in the templates for the task's name, its class and the server's address."""
 
+POLICIES = {
+    OFFLINE_MODEL: "SmolLM2-135M (--model tiny: a fresh model, for a smoke test of a minute)",
+    FRESH: f"a fresh model of half a million parameters ({INSTALL} for SmolLM2-135M)",
+}
+"""What a first policy starts from, and how to have the other one."""
 
-def write_task(folder: str | Path, kind: str = "environment", address: str = "") -> str:
+
+def write_task(folder: str | Path, kind: str = "environment", address: str = "", model: str | None = None) -> str:
     """Writes a task into a folder that must be new or empty.
 
     Args:
         folder: its name becomes the task's.
         kind: the folder of templates: ``environment``, ``tools``, ``agent`` or ``openenv``.
         address: the address of an OpenEnv server.
+        model: what the first policy starts from: ``smollm2`` or ``tiny``; by default `smollm2` if it is installed.
 
     Returns:
-        The commands to run next, as text.
+        The first policy and the commands to run next, as text.
 
     Raises:
         ValueError: if the folder is taken, or its name can't be a module's.
@@ -31,12 +40,14 @@ def write_task(folder: str | Path, kind: str = "environment", address: str = "")
     folder = Path(folder).expanduser()
     name = folder.resolve().name
     _check(folder, name)
+    model = model or (OFFLINE_MODEL if has_smollm2() else FRESH)
+    kinds = ("shared", kind, OFFLINE_MODEL) if model == OFFLINE_MODEL else ("shared", kind)
     with replacing(folder) as partial:
-        for file in (*(TEMPLATES / "shared").iterdir(), *(TEMPLATES / kind).iterdir()):  # the later overwrites
+        for file in (one for part in kinds for one in (TEMPLATES / part).iterdir()):  # the later overwrites
             if file.is_file():
                 _write(file, partial, name, address)
     following = (f"cd {folder}", f"alignopsd check {name}", "python train.py")
-    return "\n  ".join([f"{folder} is written. Next:", *following])
+    return "\n  ".join([f"{folder} is written, for {POLICIES[model]}. Next:", *following])
 
 
 def _check(folder: Path, name: str) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
+from alignopsd_trl.own_task.agreement import Agreement, Turn, turns_of
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
@@ -37,14 +39,17 @@ PROMPT_WEIGHT, PROMPTS_FIRST = 0.25, 0.3
 """Weight of the loss on prompts, and the share of the budget in which a fresh model learns to copy from them."""
 WARM_UP = 0.05
 """Share of the budget in which the learning rate rises."""
-EVALUATIONS = 8
-"""Evaluations on held-out turns, at equal distances in time; the last one is at the end."""
+EVALUATIONS, EVERY, REST = 8, 30.0, 6.0
+"""Evaluations on held-out turns: so many, or one in so many seconds, and so many times their own time apart; the last
+one is at the end."""
 HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
 """Share of held-out tasks, and their turns at most, for a fresh and a pretrained model."""
 WINDOW = 4
 """Batches that are sorted by length together: each kind of rows comes in every so many updates."""
-SAID_EVERY = 15.0
+SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
+PLAYABLE, PLAY_REST = 0.5, 4.0
+"""Played is from this agreement of actions on, so many times the play's own time apart."""
 USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
 """Columns of the demonstrations that training reads."""
 
@@ -53,18 +58,21 @@ class Budget(TrainerCallback):
     """Ends training when its minutes or updates are spent, prints its progress, and keeps the best weights.
 
     Args:
-        minutes: wall-clock time of training; `None` if the number of updates is given, which has no evaluations.
+        minutes: wall-clock time of training; `None` if the number of updates is given.
 
     Attributes:
-        best: trained weights of the lowest held-out loss; empty before the first evaluation.
+        best: trained weights of the lowest held-out loss; empty before the first evaluation, and if the number of
+            updates is given.
         best_at: the update of these weights.
+        history: the comparisons with the held-out turns, oldest first.
     """
 
     def __init__(self, minutes: float | None):
         self.minutes = minutes
-        self.begun = self.said = time.monotonic()
-        self.evaluated, self.lowest = 0, math.inf
+        self.begun = self.said = self.evaluated = time.monotonic()
+        self.cpu, self.pause, self.lowest = time.process_time(), 0.0, math.inf
         self.best, self.best_at = dict[str, Tensor](), 0
+        self.history, self.looked = list[Agreement](), False
 
     def spent(self, state: TrainerState) -> float:
         """Returns the spent share of the budget."""
@@ -73,28 +81,50 @@ class Budget(TrainerCallback):
         return (time.monotonic() - self.begun) / (60 * self.minutes)
 
     def on_train_begin(self, *given: Any, **_: Any) -> None:
-        self.begun = self.said = time.monotonic()
+        self.begun = self.said = self.evaluated = time.monotonic()
+        self.pause = min(EVERY, 60 * (self.minutes or math.inf) / EVALUATIONS)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        spent = self.spent(state)
-        control.should_log = spent >= 1 or time.monotonic() - self.said >= SAID_EVERY
-        if self.minutes is not None:
-            control.should_training_stop = spent >= 1
-            control.should_evaluate = spent * EVALUATIONS >= self.evaluated + 1
+        ended = self.spent(state) >= 1
+        control.should_training_stop |= ended
+        control.should_evaluate = ended or time.monotonic() - self.evaluated >= self.pause
+        control.should_log = control.should_evaluate or time.monotonic() - self.said >= SAID_EVERY
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         if "loss" in (logs := given["logs"]):
-            self.said, spent = time.monotonic(), self.spent(state)
-            left = max(0.0, (self.said - self.begun) * (1 / spent - 1))
-            print(f"{state.global_step} updates: loss {logs['loss']:.3f}, {duration(left)} left", flush=True)
+            self._say(state, f"loss {logs['loss']:.3f}, {self._left(state)}")
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        loss, self.evaluated = given["metrics"]["eval_loss"], int(self.spent(state) * EVALUATIONS)
-        print(f"{state.global_step} updates: held-out loss {loss:.3f}", flush=True)
-        if loss < self.lowest:
-            self.lowest, self.best_at = loss, state.global_step
-            trained = ((name, one) for name, one in given["model"].named_parameters() if one.requires_grad)
-            self.best = {name: one.detach().to("cpu", copy=True) for name, one in trained}
+        agreement: Agreement = given["metrics"]["agreement"]
+        self.pause = max(self.pause, REST * given["metrics"]["seconds"])
+        self.evaluated = time.monotonic()
+        clock = f"{duration(self.evaluated - self.begun)} gone ({time.process_time() - self.cpu:.0f} CPU s)"
+        self._say(state, f"{agreement.told()}; {clock}, {self._left(state)}")
+        self._look(state, agreement)
+        if self.minutes is not None and agreement.loss < self.lowest:
+            self.keep(state, given["model"], agreement.loss)
+
+    def keep(self, state: TrainerState, model: PreTrainedModel, loss: float) -> None:
+        """Keeps the model's present weights as the best."""
+        self.lowest, self.best_at = loss, state.global_step
+        trained = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
+        self.best = {name: one.detach().to("cpu", copy=True) for name, one in trained}
+
+    def _look(self, state: TrainerState, agreement: Agreement) -> None:
+        """Names causes, once, where agreement is low at the end or no longer rises."""
+        improving = len(self.history) < 2 or agreement.improves_on(self.history[-2])
+        self.history.append(agreement)
+        if agreement.low and not self.looked and (not improving or self.spent(state) >= 1):
+            self.looked = True
+            self._say(state, f"look: {agreement.causes(state.epoch or 0.0, improving)}")
+
+    def _say(self, state: TrainerState, text: str) -> None:
+        self.said = time.monotonic()
+        print(f"{state.global_step} updates: {text}", flush=True)
+
+    def _left(self, state: TrainerState) -> str:
+        left = max(0.0, (time.monotonic() - self.begun) * (1 / self.spent(state) - 1))
+        return f"{duration(left)} left"
 
 
 class SimilarLengths(Sampler[int]):
@@ -135,6 +165,8 @@ class WarmStartTrainer(SFTTrainer):
         budget: the budget.
         fresh: whether the model starts from random weights, and so learns prompts at first.
         kinds: the kind of each training row, as in `SimilarLengths`.
+        held_skilled: whether each held-out row's prompt holds the skill.
+        enough: plays, and returns whether the model wins often enough to end training.
 
     Attributes:
         interrupted: the error of Ctrl-C or SIGTERM that ended training; else `None`.
@@ -142,8 +174,18 @@ class WarmStartTrainer(SFTTrainer):
 
     interrupted: KeyboardInterrupt | Terminated | None = None
 
-    def __init__(self, *given: Any, budget: Budget, fresh: bool, kinds: Sequence[Hashable], **more: Any):
-        self.budget, self.fresh, self.kinds = budget, fresh, kinds
+    def __init__(
+        self,
+        *given: Any,
+        budget: Budget,
+        fresh: bool,
+        kinds: Sequence[Hashable],
+        held_skilled: Sequence[bool],
+        enough: Callable[[PreTrainedModel], bool] | None = None,
+        **more: Any,
+    ):
+        self.budget, self.fresh, self.kinds, self.held_skilled = budget, fresh, kinds, held_skilled
+        self.enough, self.next_play = enough, 0.0
         super().__init__(*given, callbacks=[budget], **more)
         self.remove_callback(PrinterCallback)
 
@@ -168,6 +210,28 @@ class WarmStartTrainer(SFTTrainer):
         with self.accelerator.autocast():
             return loss_of(self.accelerator.unwrap_model(model), inputs, reads_prompts)
 
+    def evaluate(self, *given: Any, **more: Any) -> dict[str, Any]:
+        """Compares the model with the held-out turns, in the place of TRL's evaluation, which knows their mean loss."""
+        begun, model = time.monotonic(), self.accelerator.unwrap_model(self.model).eval()
+        turns, skilled = list[Turn](), iter(self.held_skilled)
+        for inputs in self.get_eval_dataloader():
+            ids, chosen = inputs["input_ids"], inputs["labels"] != IGNORED
+            with torch.no_grad(), self.accelerator.autocast():
+                logits, wanted = predictions(model, hidden_states(model, inputs), ids, chosen)
+            losses = functional.cross_entropy(logits, wanted, reduction="none")
+            turns += turns_of(ids, chosen, losses, logits.argmax(-1) == wanted, list(islice(skilled, len(ids))))
+        metrics = {"agreement": Agreement(turns, self.processing_class), "seconds": time.monotonic() - begun}
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.enough is not None and metrics["agreement"].actions >= PLAYABLE and time.monotonic() >= self.next_play:
+            begun = time.monotonic()
+            with self.accelerator.autocast():
+                done = self.enough(model)
+            self.next_play = time.monotonic() + PLAY_REST * (time.monotonic() - begun)
+            if done:
+                self.budget.keep(self.state, model, -math.inf)
+                self.control.should_training_stop = True
+        return metrics
+
     def train_and_keep_the_best(self) -> int:
         """Trains until the budget is spent or an interrupt. The model then has the weights of the lowest held-out
         loss, or the last ones if the number of updates is given. Returns the update that made them.
@@ -178,7 +242,7 @@ class WarmStartTrainer(SFTTrainer):
         try:
             self.train()
         except (KeyboardInterrupt, Terminated) as stop:
-            if not (self.budget.best if self.eval_dataset is not None else self.state.global_step):
+            if not (self.budget.best if self.budget.minutes is not None else self.state.global_step):
                 raise
             self.interrupted = stop
         self.accelerator.unwrap_model(self.model).load_state_dict(self.budget.best, strict=False)
@@ -194,15 +258,25 @@ def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts:
         reads_prompts: whether the loss counts prompt tokens.
     """
     ids, mask, wanted = inputs["input_ids"], inputs["attention_mask"], inputs["labels"] != IGNORED
-    hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    hidden = hidden_states(model, inputs)
     response = _loss(model, hidden, ids, wanted)
     return response + PROMPT_WEIGHT * _loss(model, hidden, ids, mask.bool() & ~wanted) if reads_prompts else response
 
 
 def _loss(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -> Tensor:
+    return functional.cross_entropy(*predictions(model, hidden, ids, chosen))
+
+
+def hidden_states(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Returns the decoder's last hidden states, of shape `(B, T, width)`."""
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    return model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+
+
+def predictions(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the logits of the chosen tokens, each after the hidden state before it, and these tokens."""
     chosen = chosen[:, 1:]
-    logits = model.get_output_embeddings()(hidden[:, :-1][chosen])
-    return functional.cross_entropy(logits.float(), ids[:, 1:][chosen])
+    return model.get_output_embeddings()(hidden[:, :-1][chosen]).float(), ids[:, 1:][chosen]
 
 
 def rate(spent: float) -> float:
@@ -228,12 +302,14 @@ def train(
     rows: Sequence[Mapping[str, Any]],
     folder: Path,
     config: WarmStartConfig,
+    enough: Callable[[PreTrainedModel], bool] | None = None,
 ) -> tuple[WarmStartTrainer, int]:
     """Trains a model on rows of TRL's conversational prompt-completion form, or of ``input_ids`` and
     ``completion_mask``.
 
     Args:
         folder: output folder of the trainer.
+        enough: as in `WarmStartTrainer`.
 
     Returns:
         The trainer, which holds the trained model, and the update of its weights.
@@ -241,17 +317,19 @@ def train(
     disable_progress_bar()
     disable_progress_bars()
     counted = config.max_steps > 0
-    learnt, held = (list(rows), []) if counted else held_out(rows, HELD_TURNS[config.fresh])
+    learnt, held = held_out(rows, HELD_TURNS[config.fresh])
     bf16 = not config.fresh and bfloat16_pays(model.config.get_text_config().hidden_size)
     trainer = WarmStartTrainer(
         model,
         args=_arguments(folder, config, len(learnt), bf16),
         train_dataset=_dataset(learnt),
-        eval_dataset=_dataset(held) if held else None,
+        eval_dataset=_dataset(held),
         processing_class=tokenizer,
         peft_config=_adapters(config) if config.use_peft else None,
         budget=Budget(None if counted else config.time),
         fresh=config.fresh,
+        enough=enough,
+        held_skilled=[bool(row.get("skilled")) for row in held],
         kinds=[(bool(row.get("skilled")), not row.get("turn")) for row in learnt],
     )
     longest = f"{config.max_steps} updates" if counted else f"{config.time:g} min"

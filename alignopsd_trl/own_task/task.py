@@ -16,7 +16,8 @@ from alignopsd_trl.environments.adapters import OpenEnvEnvironment, as_environme
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import find_module, importable, load
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.launch.presets import preset_beside
+from alignopsd_trl.launch.presets import recipe_beside
+from alignopsd_trl.own_task.options import WarmStartConfig
 
 LIMITS = {"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": 0}
 """Default tokens, as in `evaluate`, if neither the command line nor the task's recipe gives a number.
@@ -31,11 +32,13 @@ class Task:
         name: the name of its module or class.
         suite: its environment and rows.
         preset: ``PRESET`` of the ``train.py`` in the module's folder; empty if there is none.
+        start: its ``START``, the settings of the warm start; by default those of a fresh model.
     """
 
     name: str
     suite: Suite
     preset: Mapping[str, Any] = field(default_factory=dict)
+    start: WarmStartConfig = field(default_factory=WarmStartConfig)
 
     def limit(self, name: str, given: int | None = None) -> int:
         """Returns a length in tokens: the given one, else the recipe's, else the default."""
@@ -80,7 +83,8 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
         if error.name and error.name.partition(".")[0] == "openenv":
             raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
         raise ValueError(f"task {spec}: {error}; install it, or correct the import") from error
-    return Task(module, suite, preset_beside(sys.modules.get(module)))  # a shipped task's module has another name
+    recipe = recipe_beside(sys.modules.get(module))  # a shipped task's module has another name
+    return Task(module, suite, recipe.get("PRESET", {}), recipe.get("START", WarmStartConfig()))
 
 
 def _class(place: str, name: str) -> type:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.evaluation.summary import EvaluationResult
 from alignopsd_trl.models import load_tokenizer, resolve_model
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.demonstrations import skills_of
+from alignopsd_trl.own_task.dialogues import converses, encoded, play_options
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
-from alignopsd_trl.rollout import no_skills
+from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import write_sizes
 
 PLAIN = "without the skill"
+TRIED = 32
+"""Training tasks that are played to see whether ``until_success`` is reached."""
 ENOUGH_TURNS = 5000
 MANY_INVALID, MUCH_WORSE = 0.05, 0.75
 """A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
@@ -44,6 +50,7 @@ def warm_start(
     config: WarmStartConfig,
     extra_texts: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
+    play: Callable[[PreTrainedModel, PreTrainedTokenizerBase], EvaluationResult] | None = None,
 ) -> WarmStarted:
     """Trains a model on demonstrations and saves it with its tokenizer, both or neither.
 
@@ -51,27 +58,46 @@ def warm_start(
         rows: demonstrations in TRL's conversational prompt-completion form.
         output: folder of the policy.
         extra_texts: texts, beside the demonstrations, that a fresh tokenizer must cover.
-        settings: the recipe's settings, whose sizes are saved beside the weights.
+        settings: the recipe's settings, whose sizes are saved beside the weights; its ``history`` counts.
+        play: plays tasks without the skill; needed for ``until_success``.
 
     Raises:
+        ValueError: for ``until_success`` without ``play``, or if no environment says who won.
         KeyboardInterrupt, Terminated: after an interrupt; the best policy so far is saved, if there is one, and the
             error's ``left`` says so.
     """
     from alignopsd_trl.own_task.supervised import train
 
+    share = config.until_success
+    if share and play is None:
+        raise ValueError(f"until_success={share} needs play, a function that plays the task")
     model, tokenizer = _start(rows, config, extra_texts)
-    with replacing(output) as partial:
-        trainer, updates = train(model, tokenizer, rows, partial, config)
+    if converses(settings := settings or {}):
+        rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
+    with replacing(output) as started:
+        enough = partial(_enough, share, play, tokenizer) if share else None
+        trainer, updates = train(model, tokenizer, rows, started, config, enough)
         trained = trainer.accelerator.unwrap_model(trainer.model)
         trained = trained.merge_and_unload() if config.use_peft else trained
-        trained.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-        write_sizes(partial, settings or {})
-        readable_as_others(partial)
+        trained.save_pretrained(started)
+        tokenizer.save_pretrained(started)
+        write_sizes(started, settings)
+        readable_as_others(started)
     if trainer.interrupted is not None:
         vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
         raise trainer.interrupted
     return WarmStarted(trained.eval(), tokenizer, updates)
+
+
+def _enough(share: float, play: Any, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> bool:
+    """Plays, says what was won, and returns whether it is this share."""
+    played: EvaluationResult = play(model, tokenizer)
+    if math.isnan(won := played.success.mean / 100):
+        raise ValueError(f"until_success={share}: the task does not say who won; use minutes or max_steps")
+    print(
+        f"played {PLAIN}: {won:.0%} of {played.episodes} won, {played.invalid_actions:.1%} invalid actions", flush=True
+    )
+    return won >= share
 
 
 def _start(
@@ -106,14 +132,27 @@ def what_it_can(
     encoder: str = "lexical",
 ) -> dict[str, EvaluationResult]:
     """Plays the panel's first tasks without the skill and, if the task has skills, with the skill in the prompt."""
-    limits: dict[str, Any] = {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
-    skills = skills_of(task, tokenizer, limits["max_prompt_length"], skill_bank, encoder)
-    rows = task.suite.panel(panel).head(tasks)
+    skills = skills_of(task, tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
     views = {PLAIN: None} | ({} if skills is no_skills else {"with it": skills})
-    limits["temperature"], results = temperature, {}
+    return _played(task, model, tokenizer, task.suite.panel(panel).head(tasks), views, temperature)
+
+
+def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EvaluationResult:
+    """Plays `TRIED` training tasks without the skill, at the recipe's temperature."""
+    rows = task.rows("train")
+    panel = TaskPanel.of(task.name, "train", rows[:: max(1, len(rows) // TRIED)][:TRIED])
+    return _played(task, model, tokenizer, panel, {PLAIN: None}, task.preset.get("temperature", 1.0))[PLAIN]
+
+
+def _played(
+    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None], temperature: float
+) -> dict[str, EvaluationResult]:
+    options: dict[str, Any] = play_options(task.preset) | {"temperature": temperature}
+    options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
+    results = {}
     for name, one in views.items():
         with Bar(len(rows), name) as progress:
-            played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **limits)
+            played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
         results[name] = played[0]
     return results
 

@@ -94,6 +94,8 @@ class PrivilegedTeacher:
                 min(count, self.model.vocabulary),
                 pad_id=self.tokenizer.pad_token_id,
                 budget=self.budget,
+                shared=self.share_prefixes,
+                nested=self.nested,
                 agree=self.agree,
                 sources=sources,
                 mix=mix,

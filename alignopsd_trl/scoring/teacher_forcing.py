@@ -1,4 +1,4 @@
-"""Teacher forcing: log-probs of given responses under given prompts, without gradient.
+"""Teacher forcing, without gradient: log-probs of given responses under given prompts, and likeliest tokens along them.
 
 Requests are (prompt, response) pairs. Equal pairs are scored once, and common prefixes, as of the turns of a dialogue,
 are encoded once. Rows are sorted by length and cut into chunks by a budget of padded tokens, which saves padding. Where
@@ -23,6 +23,8 @@ from alignopsd_trl.scoring.ragged import Ragged, plan_chunks
 Agree = Callable[[int], int]
 Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Row numbers ``(n,)`` and the logits ``(n, views, V)`` of a response's views -> their mixture ``(n, V)``."""
+KEPT = 2
+"""Tokens whose hidden states are kept at once, as a multiple of the budget of a forward."""
 
 
 class ScoringModel(Protocol):
@@ -45,11 +47,16 @@ class ScoringModel(Protocol):
             before: the cache of the paths, which the rows then do not contain.
         """
 
-    def largest(
-        self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns ids and float32 values of the ``count`` largest logits, ``(rows / views, T, count)`` each. Every
-        ``views`` consecutive rows belong to one response; ``mix`` mixes their logits."""
+    def states(self, rows: Packed) -> torch.Tensor:
+        """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
+
+    def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns ids and float32 values of the ``count`` largest logits, ``(n, T, count)`` each.
+
+        Args:
+            states: ``(n, views, T, D)`` of n responses.
+            mix: mixes the logits of a response's views; needed where there are several.
+        """
 
 
 @dataclass(frozen=True)
@@ -99,20 +106,45 @@ def score_pairs(
     pairs = Pairs(prompts, responses, prompt, response)
     if prefixes is not None and _known_everywhere(prefixes, prompts, prompt, agree):
         return _score_behind(model, pairs, prefixes, pad_id, budget, _longest(responses))[place.to(model.device)]
+    forward = partial(_score_packed if shared else _score_plain, model, pad_id=pad_id)
+    limits = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
+    scores = _read(pairs, forward, _longest(responses), **limits)
+    if scores is None:
+        return torch.zeros((0, _longest(responses)), device=model.device)
+    return scores[place.to(model.device)]
+
+
+def _read(
+    pairs: Pairs,
+    forward: Callable[[list[TreeRow]], torch.Tensor],
+    width: int,
+    *,
+    pad_id: int,
+    budget: int,
+    shared: bool,
+    nested: bool,
+    agree: Agree,
+) -> torch.Tensor | None:
+    """Returns the values at each pair's response, ``(P, width, ...)``, 0 past its end; `None` without any forward.
+
+    Args:
+        forward: tree rows -> a value at each of their columns, ``(R, columns, ...)``.
+        pad_id, budget, shared, nested, agree: as in `score_pairs`.
+    """
     alone = [PairsOfRow([pair]) for pair in range(len(pairs))]
     rows = rows_of_pairs(pairs, budget, branch=shared) if shared or nested else alone
     tree_rows = [pairs.tree_row(row) for row in rows]
-    chunks = plan_chunks(torch.tensor([len(tree_row) + 1 for tree_row in tree_rows], dtype=torch.int64), budget)
-    missing = agree(len(chunks)) - len(chunks)  # before the forwards, which may gather parameters over processes
-    score = _score_packed if shared else _score_plain
-    result = torch.zeros((len(prompt), _longest(responses)), dtype=torch.float32, device=model.device)
+    lengths = torch.tensor([len(tree_row) + 1 for tree_row in tree_rows], dtype=torch.int64)
+    chunks = [chunk.tolist() for chunk in plan_chunks(lengths, budget)]
+    chunks += [[]] * (agree(len(chunks)) - len(chunks))  # before the forwards, which may gather parameters
+    result = None
     for chunk in chunks:
-        chosen = chunk.tolist()
-        scores = score(model, [tree_rows[number] for number in chosen], pad_id)
-        _take(scores, [(rows[number].all, tree_rows[number].places()) for number in chosen], result)
-    for _ in range(missing):
-        score(model, [TreeRow([pad_id] * 4, [(2, 2)])], pad_id)
-    return result[place.to(model.device)]
+        values = forward([tree_rows[number] for number in chunk] or [TreeRow([pad_id] * 4, [(2, 2)])])
+        if result is None:
+            result = values.new_zeros((len(pairs), width, *values.shape[2:]))
+        if chunk:
+            _take(values, [(rows[number].all, tree_rows[number].places()) for number in chunk], result)
+    return result
 
 
 def _known_everywhere(prefixes: PrefixCache, prompts: Ragged, rows: torch.Tensor, agree: Agree) -> bool:
@@ -147,7 +179,7 @@ def _score_behind(
 
 
 def _take(scores: torch.Tensor, rows: list[tuple[list[int], list[tuple[int, int]]]], result: torch.Tensor) -> None:
-    """Copies the scores ``(R, T)`` of each row's pairs, given by first column and length, into ``result``."""
+    """Copies the values ``(R, T, ...)`` of each row's pairs, given by first column and length, into ``result``."""
     places = [
         (row, pair, first, length)
         for row, (pairs, where) in enumerate(rows)
@@ -204,6 +236,8 @@ def largest_logits(
     *,
     pad_id: int,
     budget: int,
+    shared: bool = False,
+    nested: bool = False,
     agree: Agree = lambda number: number,
     sources: torch.Tensor | None = None,
     mix: Mix | None = None,
@@ -212,9 +246,11 @@ def largest_logits(
     """Returns the model's ``count`` largest logits at each position of each response under its own prompt; with
     ``sources``, of a mixture of its logits under several prompts.
 
+    The responses are encoded as in `score_pairs`, `KEPT` times ``budget`` of their tokens at a time. The vocabulary
+    head then reads the hidden states of all views of a response together.
+
     Args:
-        budget: padded tokens per forward; the views of a response are scored in one.
-        agree: as in `score_pairs`.
+        pad_id, budget, shared, nested, agree: as in `score_pairs`.
         sources: ``(n, K)`` int64 prompts beside a response's own, padded with -1; equal K on all processes.
         mix: mixes the logits of each response's views; needed with ``sources``.
         among: ``(n,)`` bool, the responses to score; all by default.
@@ -222,29 +258,50 @@ def largest_logits(
     Returns:
         Token ids int64 and logits float32, ``(n, T, count)`` each, 0 past a response's end and outside ``among``.
     """
-    wanted = torch.ones(len(prompts), dtype=torch.bool) if among is None else among.cpu()
-    width, own = _longest(responses), torch.arange(len(prompts))[:, None]
+    own = torch.arange(len(prompts))[:, None]
     views = own if sources is None else torch.cat([own, sources.cpu()], dim=1)
-    ids = torch.zeros((len(prompts), width, count), dtype=torch.int64, device=model.device)
-    logits = torch.zeros((len(prompts), width, count), dtype=torch.float32, device=model.device)
-    for number in range(1, views.size(1) + 1):
-        rows = (wanted & ((views >= 0).sum(1) == number)).nonzero().squeeze(1)
-        longest = prompts.length[views[rows, :number]].amax(1) + responses.length[rows]
-        chunks = [rows[chunk] for chunk in plan_chunks(number * longest, budget)]
-        missing = agree(len(chunks)) - len(chunks)  # before the forwards, as in `score_pairs`
-        for chunk in chunks:
-            prompt = Padded.of(prompts, views[chunk, :number].flatten(), pad_id, "left", model.device)
-            answer = Padded.of(responses, chunk.repeat_interleave(number), pad_id, "right", model.device)
-            chosen = chunk.to(model.device)
-            found, values = model.largest(prompt, answer, count, number, mix and partial(_of_rows, mix, chosen))
-            length, kept = answer.ids.size(1), answer.mask[::number].unsqueeze(-1)
-            ids[chosen, :length], logits[chosen, :length] = found * kept, values * kept
-        filler = torch.zeros(number, dtype=torch.int64)
-        dummy = Padded.of(Ragged.of([[pad_id, pad_id]]), filler, pad_id, "right", model.device)
-        for _ in range(missing):
-            model.largest(dummy, dummy, count, number, lambda rows, logits: logits[:, 0])
+    wanted = own[:, 0] if among is None else among.cpu().nonzero().squeeze(1)
+    shape = (len(prompts), _longest(responses), count)
+    ids = torch.zeros(shape, dtype=torch.int64, device=model.device)
+    logits = torch.zeros(shape, dtype=torch.float32, device=model.device)
+    tokens = (responses.length * (views >= 0).sum(1))[wanted].cumsum(0) // (KEPT * budget)
+    parts = list(wanted.split(tokens.unique_consecutive(return_counts=True)[1].tolist()))
+    parts += [wanted[:0]] * (agree(len(parts)) - len(parts))  # before the forwards, as in `_read`
+    limits = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
+    for part in parts:
+        row, slot = (views[part] >= 0).nonzero(as_tuple=True)
+        prompt, response, place = _distinct_pairs(prompts, responses, views[part][row, slot], part[row])
+        width = max(responses.length[part].tolist(), default=1)
+        forward = partial(_states_packed, model, pad_id=pad_id)
+        states = _read(Pairs(prompts, responses, prompt, response), forward, width, **limits)
+        numbers = row.bincount(minlength=len(part))  # of views
+        for number in range(1, views.size(1) + 1):
+            rows, at = part[numbers == number], place[(numbers == number)[row]].view(-1, number)
+            if agree(len(rows)) and states is not None:
+                found, values = _largest(model, states, at, rows, count, mix)
+                kept = torch.arange(width) < responses.length[rows, None]
+                kept, rows = kept.unsqueeze(-1).to(model.device), rows.to(model.device)
+                ids[rows, :width], logits[rows, :width] = found * kept, values * kept
     return ids, logits
 
 
-def _of_rows(mix: Mix, chosen: torch.Tensor, rows: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    return mix(chosen[rows], logits)
+def _largest(
+    model: ScoringModel, states: torch.Tensor, at: torch.Tensor, rows: torch.Tensor, count: int, mix: Mix | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns ids and logits ``(n, T, count)`` of n responses. Without any it calls the model all the same.
+
+    Args:
+        states: ``(P, T, D)`` of pairs.
+        at: ``(n, views)`` the pairs of each response.
+        rows: ``(n,)`` the responses, for ``mix``.
+    """
+    if not len(rows):
+        blank = states.new_zeros((1, at.size(1), *states.shape[1:]))
+        return tuple(one[:0] for one in model.largest(blank, count, lambda rows, logits: logits[:, 0]))  # type: ignore
+    place = rows.to(states.device)
+    return model.largest(states[at.to(states.device)], count, mix and (lambda row, logits: mix(place[row], logits)))
+
+
+def _states_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
+    """Encodes rows by the packed forward: ``(R, T, D)``."""
+    return model.states(Packed.of(tree_rows, pad_id).to(model.device))

@@ -142,7 +142,8 @@ class TrainedPolicy:
             return logits[:, 0].gather(-1, wanted[first : first + len(logits)])
 
         tiled = head_in_tiles(trainer.accelerator.unwrap_model(model), pick)
-        with trainer.accelerator.autocast(), tiled, body.replayed(places):
+        states = body.states.gather(1, places.unsqueeze(-1).expand(-1, -1, body.states.size(-1)))
+        with trainer.accelerator.autocast(), tiled, body.replayed(states):
             found = model(input_ids=ids, attention_mask=mask).logits.float()
         return found.new_zeros(tokens.shape).index_copy(1, read, found)
 

@@ -113,11 +113,14 @@ class Body:
 
         return patched(self._module, forward=forward)
 
-    def replayed(self, places: torch.Tensor) -> AbstractContextManager[None]:
-        """Patches the model so that a forward passes the kept states at ``places`` ``(R, n)`` to its head."""
-        hidden, kind = self._output.last_hidden_state, type(self._output)
-        hidden = hidden.gather(1, places.unsqueeze(-1).expand(-1, -1, hidden.size(-1)))
-        output = kind(**{**self._output, "last_hidden_state": hidden})
+    @property
+    def states(self) -> torch.Tensor:
+        """The kept hidden states, ``(R, T, D)``."""
+        return self._output.last_hidden_state
+
+    def replayed(self, states: torch.Tensor) -> AbstractContextManager[None]:
+        """Patches the model so that a forward passes these hidden states to its head."""
+        output = type(self._output)(**{**self._output, "last_hidden_state": states})
         return patched(self._module, forward=lambda *args, **kwargs: output)
 
 
@@ -191,22 +194,33 @@ class PolicyScorer:
             )
         return output.log_probs.float()
 
-    def largest(
-        self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        (ids, mask), length, found = _joined(prompt, response), response.ids.size(1), []
+    def states(self, rows: Packed) -> torch.Tensor:
+        mask, self._body = rows.attention_mask(attention_of(self._trainer)), Body(policy_of(self._trainer))
+        with self._scoring(), self._trainer.accelerator.autocast(), self._body.watched():
+            self._trainer.model(
+                input_ids=rows.ids,
+                attention_mask=mask,
+                position_ids=None if mask is None else rows.position,  # as in `shared`
+                logits_to_keep=1,
+                use_cache=False,
+            )
+        return self._body.states
+
+    def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        (number, views, width, _), found = states.shape, []
 
         def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
             position = torch.arange(first, first + len(logits), device=logits.device)
-            one = logits[:, 0] if mix is None else mix(position // (length + 1), logits)
+            one = logits[:, 0] if mix is None else mix(position // width, logits)
             values, tokens = one.topk(count)
             found.append(tokens)
             return values
 
-        trainer = self._trainer
-        with self._scoring(), trainer.accelerator.autocast(), head_in_tiles(policy_of(trainer), pick, views):
-            values = trainer.model(input_ids=ids, attention_mask=mask, logits_to_keep=length + 1).logits[:, :-1]
-        return torch.cat(found).unflatten(0, (len(ids) // views, length + 1))[:, :-1], values.float()
+        trainer, tiles = self._trainer, head_in_tiles(policy_of(self._trainer), pick, views)
+        ids = torch.zeros((number * views, width), dtype=torch.int64, device=self.device)
+        with self._scoring(), trainer.accelerator.autocast(), tiles, self._body.replayed(states.flatten(0, 1)):
+            values = trainer.model(input_ids=ids, use_cache=False).logits
+        return torch.cat(found).unflatten(0, (number, width)), values.float()
 
     @contextlib.contextmanager
     def _scoring(self) -> Generator[None]:

@@ -1,7 +1,7 @@
-"""Adapters that let foreign environments play here unchanged: TRL's tool classes and clients of OpenEnv."""
+"""Adapters that let foreign programs play here unchanged: TRL's tool classes, clients of OpenEnv, agents."""
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
-from alignopsd_trl.environments.adapters.agents import AgentEnvironment
+from alignopsd_trl.environments.adapters.agents import AgentEnvironment, Served
 from alignopsd_trl.environments.adapters.openenv import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.recognition import as_environment, check_rows
 from alignopsd_trl.environments.adapters.rows import row_id, with_task_ids
@@ -11,6 +11,7 @@ __all__ = [
     "AdaptedEnvironment",
     "AgentEnvironment",
     "OpenEnvEnvironment",
+    "Served",
     "ToolEnvironment",
     "as_environment",
     "check_rows",

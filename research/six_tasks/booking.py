@@ -1,4 +1,4 @@
-"""A dialogue: a guest wants a table. The clerk asks for what was not said, and books. Each inn seats guests by a rule of
+"""A dialogue: a guest wants a table. The clerk asks what was not said and books. Each inn seats guests by a rule of
 its own, inside or in the garden, which no guest knows."""
 
 from generated import suite_of

@@ -16,8 +16,8 @@ async def agent(row, client):
     messages = [{"role": "user", "content": f"Find the number between {low} and {high}. Answer with one number."}]
     for _ in range(GUESSES):
         completion = await client.chat(messages=messages)
-        said = completion["choices"][0]["message"]["content"]
-        numbers = re.findall(r"\d+", said.rpartition("</think>")[2])
+        said = completion["choices"][0]["message"]["content"].rpartition("</think>")[2].strip()
+        numbers = re.findall(r"\d+", said)
         guess = int(numbers[-1]) if numbers else -1
         if guess == row["number"]:
             return 1.0

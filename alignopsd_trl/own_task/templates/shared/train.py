@@ -5,8 +5,10 @@ from pathlib import Path
 from alignopsd_trl.launch.presets import LAPTOP
 from alignopsd_trl.launch.recipe import main
 from alignopsd_trl.own_task.first_policy import first_policy
+from alignopsd_trl.own_task.options import WarmStartConfig
 
 HERE = Path(__file__).parent
+START = WarmStartConfig(model="tiny")
 PRESET = {
     **LAPTOP,  # two cores; a node takes its own: bf16, learning rate, vLLM, ...
     "environment": "my_task",
@@ -20,5 +22,5 @@ PRESET = {
 }
 
 if __name__ == "__main__":
-    first_policy("my_task", PRESET["model_name_or_path"])  # demonstrations and a warm start, unless it is there
+    first_policy("my_task", PRESET["model_name_or_path"], config=START)  # unless it is there
     main("my_task", preset=PRESET)

