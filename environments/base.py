@@ -128,6 +128,10 @@ class Ending:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
+UNREWARDED = "unrewarded"
+"""In ``info`` of an `Ending`: the agent returned no reward. Without reward functions somebody must give one."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """An environment that raised, exceeded its time limit or returned an invalid value. It ends one episode."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import re
 from importlib import import_module
@@ -38,7 +39,7 @@ def program(request: pytest.FixtureRequest) -> Any:
     return import_module(f"agent_programs.{request.param}")
 
 
-def guessing(draw: random.Random) -> Any:
+def guessing(draw: random.Random, text: bool = False) -> Any:
     """A policy that guesses at random between what it was told, and ends when it was right."""
 
     def say(prompt: str) -> str:
@@ -46,7 +47,7 @@ def guessing(draw: random.Random) -> Any:
             return as_tool_calls("", [("final_answer", {"answer": "it"})]) if "final_answer" in prompt else "Found."
         low, high = (re.findall(rf"(\d+) is too {word}", prompt) for word in ("low", "high"))
         number = draw.randint(max(map(int, low), default=0) + 1, min(map(int, high), default=11) - 1)
-        return as_tool_calls("", [("guess", {"number": number})])
+        return str(number) if text else as_tool_calls("", [("guess", {"number": number})])
 
     return say
 
@@ -91,3 +92,15 @@ def test_a_program_trains(program: Any, chat_policy: Any, tmp_path: Path) -> Non
     losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
     assert len(losses) == 2 and all(map(math.isfinite, losses))
     assert any((value != old).any() for value, old in zip(trainer.model.parameters(), before, strict=True))
+
+
+@pytest.mark.skipif("VERIFIERS_PYTHON" not in os.environ, reason="verifiers 0.4 is not there; uv installs it")
+def test_a_program_in_a_process_of_its_own_plays() -> None:
+    log: list[Any] = []
+    tokenizer = chat_tokenizer()
+    environment = AgentEnvironment(import_module("agent_programs.by_process").agent, format="text")
+    found = played(
+        environment, ROWS[:1], guessing(random.Random(0), text=True), log=log, tokenizer=tokenizer, limit=300.0
+    )
+    exact(found, log, tokenizer)
+    assert all((one.stop, one.reward) == (StopReason.DONE, 1 / len(one.turns)) for one in found), found

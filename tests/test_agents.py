@@ -25,6 +25,7 @@ from alignopsd_trl.environments.adapters import AgentEnvironment, Served
 from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.rollout import SiblingsDiffer
+from alignopsd_trl.training.reward_check import RewardError
 from alignopsd_trl.training.turn_rows import Layout
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, TurnBatch
 
@@ -214,6 +215,20 @@ def test_a_chat_trains(chat_policy: Any, tmp_path: Path, history: str) -> None:
     turns = read_records(tmp_path / "run" / "trajectories")
     assert len(turns) == 8 and turns.message.eq("").all()
     assert any((value != old).any() for value, old in zip(trainer.model.parameters(), before, strict=True))
+
+
+def test_agents_that_return_nothing_end_a_run_without_reward_functions(chat_policy: Any, tmp_path: Path) -> None:
+    async def agent(row: Row, client: Client) -> None:
+        await client.chat(messages=START)
+
+    def one(environments: Any, **columns: Any) -> list[float]:
+        return [1.0] * len(environments)
+
+    rows = Dataset.from_list([{"task_id": f"g{n}"} for n in range(2)])
+    parts = {"environment_factory": AgentEnvironment(agent, format="text"), "train_dataset": rows, "method": "grpo"}
+    with pytest.raises(RewardError, match=r"returned no reward; return a number"):
+        trainer_of(chat_policy, tmp_path / "silent", max_completion_length=4, **parts).train()
+    trainer_of(chat_policy, tmp_path / "run", max_completion_length=4, reward_funcs=one, **parts).train()
 
 
 async def raises(row: Row, client: Client) -> None:

@@ -133,8 +133,10 @@ class Agreement:
 
     def _hidden(self) -> Iterator[str]:
         skilled = self._unskilled_by_chance  # the other turns have their cause
+        said = Counter(word for one in self.turns for word in self._words(one.response))
+        form = {word for word, times in said.items() if times > len(self.turns) / 2}
         wrong = [one for one in self.turns if not one.agrees and one.skilled >= skilled]
-        words = [word for one in wrong if (word := self._first_wrong(one)) not in self._words(one.prompt)]
+        words = [word for one in wrong if (word := self._first_wrong(one)) not in form | self._words(one.prompt)]
         if wrong and len(words) > len(wrong) / 2:
             named = ", ".join(repr(word) for word, _ in Counter(words).most_common(3))
             yield (

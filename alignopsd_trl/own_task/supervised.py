@@ -86,9 +86,9 @@ class Budget(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         ended = self.spent(state) >= 1
-        control.should_log = ended or time.monotonic() - self.said >= SAID_EVERY
         control.should_training_stop |= ended
         control.should_evaluate = ended or time.monotonic() - self.evaluated >= self.pause
+        control.should_log = control.should_evaluate or time.monotonic() - self.said >= SAID_EVERY
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         if "loss" in (logs := given["logs"]):
@@ -223,7 +223,9 @@ class WarmStartTrainer(SFTTrainer):
         metrics = {"agreement": Agreement(turns, self.processing_class), "seconds": time.monotonic() - begun}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if self.enough is not None and metrics["agreement"].actions >= PLAYABLE and time.monotonic() >= self.next_play:
-            begun, done = time.monotonic(), self.enough(model)
+            begun = time.monotonic()
+            with self.accelerator.autocast():
+                done = self.enough(model)
             self.next_play = time.monotonic() + PLAY_REST * (time.monotonic() - begun)
             if done:
                 self.budget.keep(self.state, model, -math.inf)

@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.adapters.waiting import settled
+from alignopsd_trl.environments.base import UNREWARDED
 from alignopsd_trl.training.compatibility import conversation, is_adapted
 from alignopsd_trl.training.reward_check import RewardCheck, RewardError
 from alignopsd_trl.training.rollouts import Rollouts
@@ -63,7 +64,7 @@ class Rewards:
         table = self.policy.rewards(rows, *asked, [_response_ids(one) for one in trajectories], environments)
         failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
         table[torch.tensor(failed, dtype=torch.bool, device=table.device)] = math.nan  # they count nowhere
-        self._refuse_infinite(table, update)
+        self._refuse_wrong(table, trajectories, update)
         total = (table * self.weights.to(table.device)).nansum(dim=1)
         first, own_weight = self.processes.process * len(trajectories), self.weights[0].item()
         for one, reward in zip(trajectories, total[first : first + len(trajectories)].tolist(), strict=True):
@@ -113,9 +114,14 @@ class Rewards:
         prompts, completions = map(list, zip(*pairs, strict=True))
         return [getattr(one, "environment", None) for one in played], prompts, completions
 
-    def _refuse_infinite(self, table: torch.Tensor, update: int) -> None:
+    def _refuse_wrong(self, table: torch.Tensor, trajectories: Sequence[Trajectory], update: int) -> None:
         problem, silent = self.check.take()
-        problems = [one for one in gather_object([problem]) if one]
+        played = [one for one in trajectories if one.turns and not one.failed]
+        nothing = all(one.turns[-1].info.get(UNREWARDED) and not one.reward for one in played)
+        found = gather_object([(problem, not played, nothing)])
+        problems = [one for one, _, _ in found if one]
+        if len(self.functions) == 1 and all(none for _, _, none in found) and not all(empty for _, empty, _ in found):
+            problems.append("the agent returned no reward; return a number, 0.0 for none, or pass reward_funcs")
         for column, row in (torch.isinf(table).T.nonzero()[:1]).tolist():
             name = self.names[column]
             problems.append(f"reward function {name!r} returned {table[row, column]} for row {row} of all processes")

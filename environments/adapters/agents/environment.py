@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from numbers import Real
 from typing import Any
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
-from alignopsd_trl.environments.adapters.agents.line import Line
+from alignopsd_trl.environments.adapters.agents.line import OVER, End, Line
 from alignopsd_trl.environments.adapters.agents.prompt import AgentPrompt
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Rules
 from alignopsd_trl.environments.adapters.agents.running import Running
-from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Reply, Step
+from alignopsd_trl.environments.base import UNREWARDED, Ending, Failure, Opening, Projection, Reply, Step
 from alignopsd_trl.environments.batch import MOST_STUCK, SerialBatch
 from alignopsd_trl.environments.validation import guarded
 
@@ -120,8 +121,7 @@ class AgentEnvironment(AdaptedEnvironment):
         """
         first = self.line.take(until)
         if first is None:
-            error = self.line.end.error if self.line.end is not None else None
-            raise error or RuntimeError("the agent ended without a request")
+            raise self.line.error or RuntimeError("the agent ended without a request")
         return self.opening_of(first)
 
     def opening_of(self, first: Ask) -> Opening:
@@ -140,19 +140,18 @@ class AgentEnvironment(AdaptedEnvironment):
         reward, line.reward = line.reward, 0.0  # of the turn answered last
         info: dict[str, Any] = {}
         if before is not None and before.said and before.trained:
-            info |= {"follows": before.follows}
-            if line.asides:
-                info |= {"not_trained": line.asides}
-                line.asides = []
+            info |= {"follows": before.follows} | ({"not_trained": line.asides} if line.asides else {})
+            line.asides = []
         if found is not None:
             return Step(_seen(found), reward=reward, won=None, info=info)
-        lost = self._lost()
-        ended = {"lost": f"{type(lost).__name__}: {lost}"} if lost is not None else {}
-        return Step("", reward=reward, done=True, won=False if lost is not None else None, info={**info, **ended})
+        if (lost := self._lost()) is None:
+            return Step("", reward=reward, done=True, won=None, info=info)
+        told = {"lost": f"{type(lost).__name__}: {lost}"}
+        return Step("", reward=reward, done=True, won=False, info=info | told)
 
     def _lost(self) -> BaseException | None:
         """Returns what the agent raised for the policy's own doing; raises anything else."""
-        error = self.line.end.error if self.line.end is not None else None
+        error = self.line.error
         if error is None or isinstance(error, self._loses) or {*_codes(error)} & {*POLICYS, "context_length_exceeded"}:
             return error
         raise error
@@ -163,33 +162,26 @@ class AgentEnvironment(AdaptedEnvironment):
         line, given = self._line, self._line.reward
         if line.end is None:
             line.hang_up()
-            self._last_words(until or time.monotonic() + LAST_WORDS)
-        error, result = (line.end.error, line.end.result) if line.end is not None else (None, None)
-        info = {"not_trained": line.asides} if line.asides else {}
-        self._stop()
+            with suppress(TimeoutError):
+                line.take(until or time.monotonic() + LAST_WORDS)
+        end = line.end or End(error=OVER)
+        info: dict[str, Any] = {"not_trained": line.asides} if line.asides else {}
+        self.close()
+        result = end.result
         if isinstance(result, Ending):
             return result
-        if error is not None or result is None:
-            return Ending(reward=given, info=info) if given or info else None
+        if result is None:
+            info |= {} if end.error else {UNREWARDED: True}
+            return Ending(reward=given, info=info)
         if not isinstance(result, Real):
             raise TypeError(f"the agent returned {result!r:.60}; return a number, an Ending, or nothing")
         won = self._success(line.row, float(result)) if self._success is not None else None
         return Ending(reward=float(result) + given, won=won, score=float(result), info=info)
 
-    def _last_words(self, until: float) -> None:
-        try:
-            self.line.take(until)
-        except TimeoutError:
-            return
-
-    def _stop(self) -> None:
-        if self._line is not None:
-            self._line.hang_up()
-        if self.running is not None:
-            self.running.cancel()
-
     def close(self) -> None:
-        self._stop()
+        if self._line is not None and self.running is not None:
+            self._line.hang_up()
+            self.running.cancel()
 
     def reset(self, **row: Any) -> Opening:
         self.begin(row)
@@ -268,8 +260,12 @@ class AgentBatch(SerialBatch):
                 self._slots[slot].line.hang_up()
         until = time.monotonic() + LAST_WORDS
         found = [self._waited(slot, self._slots[slot].finish, until) for slot in slots]
-        self._left += [one.thread for slot in slots if (one := self._slots[slot].running) and one.thread.is_alive()]
+        self._keep_left(slots)
         return found
+
+    def _keep_left(self, slots: Sequence[int]) -> None:
+        running = [one for slot in slots if (one := self._slots[slot].running) is not None]
+        self._left += [one.thread for one in running if one.thread.is_alive()]
 
     def worker(self, slot: int) -> int:
         """Returns the slot: agents do not wait for each other."""
@@ -278,10 +274,8 @@ class AgentBatch(SerialBatch):
     def _waited(self, slot: int, call: Callable[[float], Any], until: float) -> Any:
         found = guarded(lambda: _timed(call, until))
         if isinstance(found, Failure):
-            environment = self._slots[slot]
-            environment.close()
-            if (running := environment.running) and running.thread.is_alive():
-                self._left.append(running.thread)
+            self._slots[slot].close()
+            self._keep_left([slot])
         return found
 
 

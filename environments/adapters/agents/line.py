@@ -12,14 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
-from alignopsd_trl.environments.adapters.agents.requests import (
-    Ask,
-    Body,
-    Refused,
-    Rules,
-    asks_of,
-    plain_message,
-)
+from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Refused, Rules, asks_of, plain_message
 from alignopsd_trl.environments.base import Reply
 
 OVER = Refused("the episode is over", "episode_over", 403)
@@ -56,6 +49,11 @@ class Line:
         self._over = False
 
     @property
+    def error(self) -> BaseException | None:
+        """What the agent raised at its end."""
+        return self.end.error if self.end is not None else None
+
+    @property
     def tools(self) -> list[Any]:
         """The tools of the request, which the reader of responses asks its context for."""
         return self.now.tools if self.now else []
@@ -81,6 +79,11 @@ class Line:
     def put_end(self, end: End) -> None:
         self._arrivals.put(end)
 
+    @property
+    def _waiting(self) -> list[Ask]:
+        """The requests that were looked at and have no answer."""
+        return [*([self.now] if self.now else []), *self._early]
+
     def take(self, until: float) -> Ask | None:
         """Waits for the next request, by the clock `time.monotonic`; `None` at the agent's end.
 
@@ -104,30 +107,26 @@ class Line:
 
     def first_ones(self, until: float) -> list[Ask]:
         """Returns the requests that wait for the episode's first answer, after one more came or the time is over."""
-        waiting = [*([self.now] if self.now else []), *self._early]
-        try:
+        with suppress(TimeoutError):
             found = self._arrived(until)
-        except TimeoutError:
-            return waiting
-        if isinstance(found, End):
-            self._arrivals.put(found)
-            return waiting
-        self._early.append(found)
-        return [*waiting, found]
+            if isinstance(found, End):
+                self._arrivals.put(found)
+            else:
+                self._early.append(found)
+        return self._waiting
 
     def begin_with(self, ask: Ask) -> None:
         """Lets another of the first requests be the opening."""
-        waiting = [one for one in [self.now, *self._early] if one is not None and one is not ask]
-        self._early = waiting
+        self._early = [one for one in self._waiting if one is not ask]
         self._places.clear()
         self._place(ask)
 
     def _place(self, ask: Ask) -> None:
         """Finds the turn that a request continues, and its place in the tree of all requests."""
         found = ((number, ask.after(self.turns[number])) for number in reversed(range(len(self.turns))))
-        follows, new = next(((number, new) for number, new in found if new is not None), (None, None))
+        follows, ask.new = next(((number, new) for number, new in found if new is not None), (None, ask.messages))
         before = self.turns[follows].place if follows is not None else ""
-        ask.follows, ask.new = follows if ask.trained else None, ask.messages if new is None else new
+        ask.follows = follows if ask.trained else None
         name = json.dumps([before, ask.new, ask.tools, ask.trained], sort_keys=True, default=str)
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         ask.place = f"{digest}/{self._places[digest]}"
@@ -163,17 +162,16 @@ class Line:
     def hang_up(self) -> None:
         """Refuses what is asked, now and later."""
         self._over = True
-        waiting = [*([self.now] if self.now else []), *self._early]
-        self._early = []
         with suppress(queue.Empty):
             while True:
                 found = self._arrivals.get_nowait()
                 if isinstance(found, End):
                     self.end = found
                 else:
-                    waiting.append(found)
-        for one in waiting:
+                    self._early.append(found)
+        for one in self._waiting:
             settle(one.answer, error=OVER)
+        self._early = []
 
 
 def settle(future: Future, value: Any = None, error: BaseException | None = None) -> None:

@@ -116,6 +116,10 @@ def asks_of(body: Body, rules: Rules, trained: bool = True) -> list[Ask]:
     messages = body.get("messages")
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise Refused(f"messages is {messages!r:.80}; give a list of messages")
+    if rules.ignores:
+        foreign = _foreign(body)
+        _tell_ignored(tuple(sorted(foreign)))
+        body = {name: value for name, value in body.items() if name not in foreign}
     choice = body.get("tool_choice")
     tools = [] if choice == "none" else [_tool(one) for one in body.get("tools") or ()]
     if tools and not rules.native:
@@ -128,16 +132,17 @@ def asks_of(body: Body, rules: Rules, trained: bool = True) -> list[Ask]:
         trained=trained,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
-        settings=_settings(body, rules),
-        schema=_schema(body, rules),
+        settings=_settings(body),
+        schema=_schema(body),
         must=_must(choice),
     )
     return [Ask([plain_message(one) for one in messages], **given) for _ in range(count)]
 
 
 @cache
-def _tell_ignored(name: str) -> None:
-    logger.warning(f"sampling='ignore' leaves {name} out of an agent's requests")
+def _tell_ignored(names: Sequence[str]) -> None:
+    if names:
+        logger.warning(f"sampling='ignore' leaves {', '.join(names)} out of an agent's requests")
 
 
 def _foreign(body: Body) -> set[str]:
@@ -149,11 +154,7 @@ def _foreign(body: Body) -> set[str]:
     )
 
 
-def _settings(body: Body, rules: Rules) -> dict[str, float]:
-    if rules.ignores:
-        for name in sorted(_foreign(body)):
-            _tell_ignored(name)
-        return {}
+def _settings(body: Body) -> dict[str, float]:
     unknown = sorted(_foreign(body) - {*SETTINGS, "response_format"})
     if unknown:
         raise Refused(
@@ -164,9 +165,9 @@ def _settings(body: Body, rules: Rules) -> dict[str, float]:
     return {name: float(body[name]) for name in SETTINGS if body.get(name) is not None}
 
 
-def _schema(body: Body, rules: Rules) -> Body | None:
+def _schema(body: Body) -> Body | None:
     asked = body.get("response_format") or {}
-    if rules.ignores or asked.get("type", "text") == "text":
+    if asked.get("type", "text") == "text":
         return None
     if asked.get("type") != "json_schema":
         raise Refused(f"response_format {asked.get('type')!r} can't be sampled; give a schema", "unsupported_value")
