@@ -171,6 +171,7 @@ def _tool_rows(folder: Path) -> str:
         (["demonstrate", "maze:Nothing"], ["Nothing"]),
         (["demonstrate", "maze", "--episodes", "0"], ["--episodes 0"]),
         (["demonstrate", "maze", "--skilled_share", "1.5"], ["skilled_share=1.5", "from 0 to 1"]),
+        (["demonstrate", "maze", "--privileged", "nothing"], ["privileged='nothing'", "sibling_action"]),
         (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length=20"]),
         (["demonstrate", "maze", "--endpoint", "http://127.0.0.1:9/v1"], ["--endpoint", "can't be reached"]),
         (["demonstrate", "maze", "--player", "broken:play"], ["broken.py", "ZeroDivisionError"]),
@@ -468,10 +469,42 @@ def test_an_endpoint_that_plays_leaves_demonstrations(
     assert all(asked["messages"] in prompts for asked in endpoint.asked)  # episodes ask side by side, in any order
 
 
-def test_what_demonstrations_cannot_show_is_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("thinking", ["keep", "drop"])
+def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
+    maze: Path, thinking: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task.dialogues import encoded
+    from alignopsd_trl.own_task.task import find_task
+    from alignopsd_trl.own_task.tiny import tiny_tokenizer
+
+    recipe = (maze / "train.py").read_text()
+    options = f'**LAPTOP, "history": "conversation", "past_thinking": {thinking!r},'
+    (maze / "train.py").write_text(recipe.replace("**LAPTOP,", options))
+    main(["demonstrate", "maze", "--episodes", "8"])
+    rows, preset = _rows(maze / "demonstrations.jsonl"), find_task("maze").preset
+    assert len(rows) == 8 and {row["skilled"] for row in rows} == {True, False}
+    row = max(rows, key=lambda one: len(one["completion"]))
+    said = [one["content"] for one in row["completion"] if one["role"] == "assistant"]
+    assert [one["role"] for one in row["completion"]] == ["assistant", *["user", "assistant"] * (len(said) - 1)]
+    tokenizer = tiny_tokenizer([one["content"] for row in rows for one in (*row["prompt"], *row["completion"])])
+    parts = list(encoded(row, tokenizer, preset))
+    assert len(parts) == (1 if thinking == "keep" else len(said))
+    learnt = [
+        token for one in parts for token, mark in zip(one["input_ids"], one["completion_mask"], strict=True) if mark
+    ]
+    assert tokenizer.decode(learnt) == "".join(one + tokenizer.eos_token for one in said)
+    whole = tokenizer.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
+    if thinking == "keep":
+        assert whole.startswith(tokenizer.decode(parts[0]["input_ids"]))
+    main(["warm_start", "maze", "--max_steps", "2", "--tasks", "2"])
+    assert "2 updates: held-out loss" in capsys.readouterr().out
+
+
+def test_dialogues_that_cannot_be_demonstrated_are_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = (maze / "train.py").read_text()
     (maze / "train.py").write_text(recipe.replace("**LAPTOP,", '**LAPTOP, "history": "conversation",'))
-    _fails(["demonstrate", "maze"], "'conversation'", "leave history out", capsys=capsys)
+    flags = ["--privileged", "next_observation"]
+    _fails(["demonstrate", "maze", *flags], "'conversation'", "leave history out", capsys=capsys)
 
 
 def _changed(file: Path, *pairs: tuple[str, str]) -> None:

@@ -21,6 +21,7 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.options import path_as_given
+from alignopsd_trl.own_task.dialogues import converses, dialogue, play_options
 from alignopsd_trl.own_task.hindsight import SIBLINGS, retold
 from alignopsd_trl.own_task.options import SKILLED_SHARE
 from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, PlayedTurn, check_room, native_message, play
@@ -94,10 +95,11 @@ def demonstrate(
     Raises:
         NoDemonstrations: if no turn is left.
     """
-    if task.preset.get("history", "window") != "window":
+    prompt = task.suite.factory().prompt
+    if converses(task.preset) and (getattr(prompt, "native", False) or hasattr(prompt, "wishes") or privileged):
         raise NoDemonstrations(
-            f"task {task.name}: the recipe's history is {task.preset['history']!r}, and a demonstration is one turn, "
-            "which such a policy does not read; leave history out, or warm-start with demonstrations of your own"
+            f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for agents, calls "
+            "in the template's format and privileged texts; leave history out"
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
     source = load_source(privileged) if privileged else None
@@ -176,9 +178,15 @@ def _rows(
     prompt = task.suite.factory().prompt
     if tokenizer is None:
         tokenizer = tiny_tokenizer(texts_of(task, episodes))
-    renderer, bounded = Renderer(tokenizer, prompt, PlayOptions(limit)), Bounds(tokenizer, _budget(task, limit))
+    options = PlayOptions(**play_options({**task.preset, "max_prompt_length": limit}))
+    renderer, bounded = Renderer(tokenizer, prompt, options), Bounds(tokenizer, _budget(task, limit))
     rows, too_long = [], 0
     for episode in episodes:
+        if renderer.converses:
+            told, left = dialogue(episode, renderer)
+            rows += [told | _of(episode, 0)] if told else []
+            too_long += left
+            continue
         views = [turn.view for turn in episode.turns]
         fitted = renderer.fit(views, [bounded(turn.told) or episode.skill for turn in episode.turns])
         too_long += sum(one is None for one in fitted)
@@ -205,8 +213,11 @@ def _row(episode: PlayedEpisode, turn: PlayedTurn, shown: Any, native: bool) -> 
     learnt = {"prompt": messages_of(shown), "completion": [said]} | (
         {"tools": tools} if (tools := tools_of(shown)) else {}
     )
-    number = turn.view.step_count
-    return learnt | {"task_id": episode.row["task_id"], "turn": number, "skilled": episode.skilled, "won": episode.won}
+    return learnt | _of(episode, turn.view.step_count)
+
+
+def _of(episode: PlayedEpisode, turn: int) -> dict[str, Any]:
+    return {"task_id": episode.row["task_id"], "turn": turn, "skilled": episode.skilled, "won": episode.won}
 
 
 def write_demonstrations(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:

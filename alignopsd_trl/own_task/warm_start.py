@@ -18,6 +18,7 @@ from alignopsd_trl.evaluation.summary import EvaluationResult
 from alignopsd_trl.models import load_tokenizer, resolve_model
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.demonstrations import skills_of
+from alignopsd_trl.own_task.dialogues import converses, encoded, play_options
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
@@ -57,7 +58,7 @@ def warm_start(
         rows: demonstrations in TRL's conversational prompt-completion form.
         output: folder of the policy.
         extra_texts: texts, beside the demonstrations, that a fresh tokenizer must cover.
-        settings: the recipe's settings, whose sizes are saved beside the weights.
+        settings: the recipe's settings, whose sizes are saved beside the weights; its ``history`` counts.
         play: plays tasks without the skill; needed for ``until_success``.
 
     Raises:
@@ -71,6 +72,8 @@ def warm_start(
     if share and play is None:
         raise ValueError(f"until_success={share} needs play, a function that plays the task")
     model, tokenizer = _start(rows, config, extra_texts)
+    if converses(settings := settings or {}):
+        rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
     with replacing(output) as started:
         enough = partial(_enough, share, play, tokenizer) if share else None
         trainer, updates = train(model, tokenizer, rows, started, config, enough)
@@ -78,7 +81,7 @@ def warm_start(
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(started)
         tokenizer.save_pretrained(started)
-        write_sizes(started, settings or {})
+        write_sizes(started, settings)
         readable_as_others(started)
     if trainer.interrupted is not None:
         vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
@@ -130,31 +133,28 @@ def what_it_can(
 ) -> dict[str, EvaluationResult]:
     """Plays the panel's first tasks without the skill and, if the task has skills, with the skill in the prompt."""
     skills = skills_of(task, tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
-    rows = task.suite.panel(panel).head(tasks)
     views = {PLAIN: None} | ({} if skills is no_skills else {"with it": skills})
-    return {name: _play(task, model, tokenizer, rows, name, one, temperature) for name, one in views.items()}
+    return _played(task, model, tokenizer, task.suite.panel(panel).head(tasks), views, temperature)
 
 
 def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EvaluationResult:
     """Plays `TRIED` training tasks without the skill, at the recipe's temperature."""
     rows = task.rows("train")
     panel = TaskPanel.of(task.name, "train", rows[:: max(1, len(rows) // TRIED)][:TRIED])
-    return _play(task, model, tokenizer, panel, PLAIN, None, task.preset.get("temperature", 1.0))
+    return _played(task, model, tokenizer, panel, {PLAIN: None}, task.preset.get("temperature", 1.0))[PLAIN]
 
 
-def _play(
-    task: Task,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: TaskPanel,
-    title: str,
-    skills: SkillSource | None,
-    temperature: float,
-) -> EvaluationResult:
-    limits: dict[str, Any] = {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
-    limits |= {"skills": skills, "temperature": temperature}
-    with Bar(len(rows), title) as progress:
-        return evaluate(model, tokenizer, task.suite.factory, rows, progress=progress, **limits)[0]
+def _played(
+    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None], temperature: float
+) -> dict[str, EvaluationResult]:
+    options: dict[str, Any] = play_options(task.preset) | {"temperature": temperature}
+    options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
+    results = {}
+    for name, one in views.items():
+        with Bar(len(rows), name) as progress:
+            played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
+        results[name] = played[0]
+    return results
 
 
 def told(results: Mapping[str, EvaluationResult]) -> str:
