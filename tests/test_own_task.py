@@ -481,6 +481,7 @@ def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
     (maze / "train.py").write_text(recipe.replace("**LAPTOP,", options))
     main(["demonstrate", "maze", "--episodes", "8"])
     rows, preset = _rows(maze / "demonstrations.jsonl"), find_task("maze").preset
+    assert f"{sum(len(row['completion']) + 1 for row in rows) // 2} turns of 8 episodes" in capsys.readouterr().out
     assert len(rows) == 8 and {row["skilled"] for row in rows} == {True, False}
     row = max(rows, key=lambda one: len(one["completion"]))
     said = [one["content"] for one in row["completion"] if one["role"] == "assistant"]
