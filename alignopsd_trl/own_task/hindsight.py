@@ -30,11 +30,14 @@ def retold(source: PrivilegedSource, played: Iterable[PlayedEpisode]) -> Iterato
         group = list(members)
         read = [_trajectory(one) for one in group]
         for episode, own in zip(group, read, strict=True):
-            texts = [source(turn, own, [one for one in read if one is not own]) for turn in own.turns]
-            yield replace(episode, turns=_taught(episode, texts, group)) if episode.skilled else episode
+            if episode.skilled:
+                texts = [source(turn, own, [one for one in read if one is not own]) for turn in own.turns]
+                episode = replace(episode, turns=_taught(episode, texts, group))
+            yield episode
 
 
 def _taught(episode: PlayedEpisode, texts: Sequence[str], group: Sequence[PlayedEpisode]) -> list[PlayedTurn]:
+    """Returns the turns with their texts and answers, without those that lack one of them."""
     taught = [
         replace(turn, told=text.strip(), response=_answer(turn, [episode, *group]))
         for turn, text in zip(episode.turns, texts, strict=True)
