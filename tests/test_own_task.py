@@ -281,6 +281,41 @@ FAULTS = {
 }
 
 
+def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
+    maze: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["check", "maze", "--episodes", "4", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["answer"].startswith("<think>") and "[user]" in report["prompt"]
+    tokens = report["tokens"]
+    assert all(tokens[name] for name in ("system and marks", "task", "skill", "observation", "answer"))
+    assert tokens["options"] == tokens["other lines"] == 0, "the short prompt has neither"
+    main(["check", "maze", "--episodes", "4"])
+    assert f", observation {tokens['observation']}, answer" in capsys.readouterr().out
+
+
+UNSHOWN = {
+    "a secret of each task": ('f"<think>{environment.door(way)}', 'f"<think>{room(environment)}', True),
+    "a word of the player's own": (
+        'f"<think>{environment.door(way)}',
+        'f"<think>I guess {environment.door(way)}',
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNSHOWN)
+def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: str) -> None:
+    from alignopsd_trl.own_task import check_task
+
+    sound, other, found = UNSHOWN[kind]
+    secret = "\n\ndef room(environment):\n    return f'room{hash(str(environment.towards))}'\n"
+    player = maze / "maze_player.py"
+    player.write_text(player.read_text().replace(sound, other) + secret)
+    report = check_task("maze", episodes=6)
+    assert any("not in their prompt" in str(one) for one in report.findings) is found and not report.ruined
+
+
 @pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
 def test_planted_faults_are_found(maze: Path, fault: str) -> None:
     from alignopsd_trl.own_task import check_task
@@ -482,6 +517,7 @@ def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
     (maze / "train.py").write_text(recipe.replace("**LAPTOP,", options))
     main(["demonstrate", "maze", "--episodes", "8"])
     rows, preset = _rows(maze / "demonstrations.jsonl"), find_task("maze").preset
+    assert f"{sum(len(row['completion']) + 1 for row in rows) // 2} turns of 8 episodes" in capsys.readouterr().out
     assert len(rows) == 8 and {row["skilled"] for row in rows} == {True, False}
     row = max(rows, key=lambda one: len(one["completion"]))
     said = [one["content"] for one in row["completion"] if one["role"] == "assistant"]

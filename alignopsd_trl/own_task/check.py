@@ -16,7 +16,7 @@ from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
-from alignopsd_trl.own_task import contest, outcomes, starting
+from alignopsd_trl.own_task import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
@@ -39,7 +39,8 @@ class Report:
     success: dict[str, str] = field(default_factory=dict)
     rewards: str = ""
     prompt: str = ""
-    tokens: int = 0
+    answer: str = ""
+    tokens: dict[str, int] = field(default_factory=dict)
     max_prompt_length: int = 0
 
     @property
@@ -50,14 +51,17 @@ class Report:
         """Returns the report as text: the first prompt, the results of play, one line per finding."""
         lines = []
         if self.prompt:
-            lines += ["The first prompt, as the policy will read it:", self.prompt, ""]
-            lines += [f"{self.tokens} tokens of max_prompt_length={self.max_prompt_length}"]
+            lines += ["A first prompt, as the policy will read it:", self.prompt, ""]
+            lines += ["and the answer:", self.answer, ""] if self.answer else []
+            shown = sum(self.tokens.values()) - self.tokens["answer"]
+            lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
 
     def to_dict(self) -> dict[str, Any]:
-        given = {name: getattr(self, name) for name in ("success", "rewards", "prompt", "tokens", "max_prompt_length")}
+        given = {name: getattr(self, name) for name in ("success", "rewards", "prompt", "answer", "tokens")}
+        given["max_prompt_length"] = self.max_prompt_length
         return {**given, "findings": [one.to_dict() for one in self.findings]}
 
 
@@ -120,8 +124,11 @@ def check_task(
         stage("prompts")
         tokenizer = tokenizer or tiny_tokenizer(texts_of(task, seen))
         answer = task.limit("max_completion_length", max_completion_length)
-        add(outcomes.prompts(task, tokenizer, played.get(PLAYER) or seen, limit, answer))
-        _show(task, tokenizer, seen[0], report)
+        scripted = [one for one in played.get(PLAYER, ()) if one.turns]
+        add(outcomes.prompts(task, tokenizer, scripted or seen, limit, answer))
+        renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
+        add(wording.unshown(renderer, scripted))
+        _show(renderer, (scripted or seen)[0], report)
     report.findings = list(dict.fromkeys(report.findings))
     return report
 
@@ -214,9 +221,12 @@ def _success(episodes: Sequence[PlayedEpisode]) -> str:
     return f"{won} of {len(episodes)} won, reward {mean:.3g} on average"
 
 
-def _show(task: Task, tokenizer: Any, episode: PlayedEpisode, report: Report) -> None:
-    """Adds the first prompt, and its length with the skill, to the report."""
-    renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(report.max_prompt_length))
-    view = episode.turns[0].view
-    report.prompt = text_of(renderer.show(view, ""))
-    report.tokens = len(renderer.encode([renderer.show(view, episode.skill)])[0])
+def _show(renderer: Renderer, episode: PlayedEpisode, report: Report) -> None:
+    """Adds the first prompt, its answer, and their tokens with the skill to the report."""
+    turn = episode.turns[0]
+    report.prompt, report.answer = text_of(renderer.show(turn.view, "")), turn.response
+    report.tokens = wording.parts(renderer, episode, turn)
+
+
+def _listed(tokens: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in tokens.items() if count)

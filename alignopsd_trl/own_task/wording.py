@@ -1,0 +1,59 @@
+"""What a demonstrated turn costs in tokens, part by part, and which of its words the prompt does not show."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of
+from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.own_task.playing import PlayedEpisode, PlayedTurn
+
+WORD = re.compile(r"[^\W\d_]\w+")
+FEW, OFTEN = 0.05, 0.1
+"""A word belongs to single tasks if this share of the episodes at most uses it, or two; the share of turns with
+such words, not shown in their prompt, that is worth a look."""
+
+
+def parts(renderer: Renderer, episode: PlayedEpisode, turn: PlayedTurn) -> dict[str, int]:
+    """Returns the tokens of a turn by part. Other lines are instructions and past turns; the rest of the prompt is the
+    template's marks and any system message."""
+    view, shown = turn.view, renderer.show(turn.view, episode.skill)
+    left = str(messages_of(shown)[-1].get("content") or "")
+    pieces = {"task": [view.task_text], "skill": [episode.skill], "observation": [view.observation]}
+    found = dict[str, int]()
+    for name, texts in (pieces | {"options": list(view.admissible)}).items():
+        inside = [text for text in texts if text.strip() and text.strip() in left]
+        found[name] = sum(len(renderer.tokens(text.strip())) for text in inside)
+        for text in inside:
+            left = left.replace(text.strip(), "", 1)
+    found["other lines"] = len(renderer.tokens(left.strip()))
+    system = len(renderer.encode([shown])[0]) - sum(found.values())
+    return {"system and marks": system, **found, "answer": len(renderer.tokens(turn.response)) + 1}
+
+
+def unshown(renderer: Renderer, episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Yields a finding if the player often uses words of single tasks that its prompt does not show."""
+    turns = [(one, turn) for one in episodes for turn in one.turns]
+    users = defaultdict[str, set[int]](set)
+    for episode, turn in turns:
+        for word in _words(turn.response):
+            users[word].add(id(episode))
+    most, odd = max(2, FEW * len(episodes)), list[tuple[str, str]]()
+    for episode, turn in turns:
+        prompt = text_of(renderer.show(turn.view, episode.skill if episode.skilled else "")).casefold()
+        words = [one for one in _words(turn.response) if len(users[one]) <= most and one not in prompt]
+        odd += [(max(words, key=len), turn.response)] if words else []
+    if len(odd) > OFTEN * len(turns):
+        word, response = odd[0]
+        yield Finding(
+            "player",
+            f"{len(odd)} of {len(turns)} responses have a word that is not in their prompt, such as {word!r} in "
+            f"{response!r:.80}; a policy can't know it: show it, or let the thought copy what decides from the prompt",
+            ruins=False,
+        )
+
+
+def _words(text: str) -> set[str]:
+    return set(WORD.findall(text.casefold()))
