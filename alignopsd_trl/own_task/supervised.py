@@ -48,8 +48,8 @@ WINDOW = 4
 """Batches that are sorted by length together: each kind of rows comes in every so many updates."""
 SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
-PLAYABLE, PLAY_REST = 0.5, 4.0
-"""Played is from this agreement of actions on, so many times the play's own time apart."""
+PLAYABLE, PLAY_REST = 0.9, 2.0
+"""Played is from this agreement of actions on, or when it no longer rises; so many times the play's own time apart."""
 USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
 """Columns of the demonstrations that training reads."""
 
@@ -65,6 +65,7 @@ class Budget(TrainerCallback):
             updates is given.
         best_at: the update of these weights.
         history: the comparisons with the held-out turns, oldest first.
+        improving: whether the last one was better than those before.
     """
 
     def __init__(self, minutes: float | None):
@@ -72,7 +73,7 @@ class Budget(TrainerCallback):
         self.begun = self.said = self.evaluated = time.monotonic()
         self.cpu, self.pause, self.lowest = time.process_time(), 0.0, math.inf
         self.best, self.best_at = dict[str, Tensor](), 0
-        self.history, self.looked = list[Agreement](), False
+        self.history, self.looked, self.improving = list[Agreement](), False, True
 
     def spent(self, state: TrainerState) -> float:
         """Returns the spent share of the budget."""
@@ -112,11 +113,11 @@ class Budget(TrainerCallback):
 
     def _look(self, state: TrainerState, agreement: Agreement) -> None:
         """Names causes, once, where agreement is low at the end or no longer rises."""
-        improving = len(self.history) < 2 or agreement.improves_on(self.history[-2])
+        self.improving = len(self.history) < 2 or agreement.improves_on(self.history[-2])
         self.history.append(agreement)
-        if agreement.low and not self.looked and (not improving or self.spent(state) >= 1):
+        if agreement.low and not self.looked and (not self.improving or self.spent(state) >= 1):
             self.looked = True
-            self._say(state, f"look: {agreement.causes(state.epoch or 0.0, improving)}")
+            self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
 
     def _say(self, state: TrainerState, text: str) -> None:
         self.said = time.monotonic()
@@ -223,7 +224,8 @@ class WarmStartTrainer(SFTTrainer):
             turns += turns_of(ids, chosen, losses, logits.argmax(-1) == wanted, list(islice(skilled, len(ids))))
         metrics = {"agreement": Agreement(turns, self.processing_class), "seconds": time.monotonic() - begun}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        if self.enough is not None and metrics["agreement"].actions >= PLAYABLE and time.monotonic() >= self.next_play:
+        ready = metrics["agreement"].actions >= PLAYABLE or not self.budget.improving
+        if self.enough is not None and ready and time.monotonic() >= self.next_play:
             self._play(model, self.enough)
         return metrics
 
@@ -232,7 +234,8 @@ class WarmStartTrainer(SFTTrainer):
         begun = time.monotonic()
         with self.accelerator.autocast():
             done = enough(model)
-        self.next_play = time.monotonic() + PLAY_REST * (time.monotonic() - begun)
+        self.budget.evaluated = time.monotonic()
+        self.next_play = self.budget.evaluated + PLAY_REST * (self.budget.evaluated - begun)
         if done:
             self.budget.keep(self.state, model, -math.inf)
             self.control.should_training_stop = True
