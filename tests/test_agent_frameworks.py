@@ -65,10 +65,11 @@ def test_a_program_plays_and_each_request_is_a_turn(program: Any) -> None:
 
 def test_what_a_policy_does_wrong_is_no_fault_of_the_program(program: Any) -> None:
     calls = ['{"name": "fly", "arguments": {}}', '{"name": "guess", "arguments": {"number": "three"}}', "{", "[]"]
+    calls += ['{"name": "guess", "arguments": 3}', '{"name": null, "arguments": {}}', '{"name": "guess"}']
     wrong = ["", "Three.", *(f"<tool_call>\n{one}\n</tool_call>" for one in calls)]
     draw = random.Random(0)
     environment = AgentEnvironment(program.agent, loses=program.LOSES)
-    found = played(environment, ROWS, lambda prompt: draw.choice(wrong), siblings=8)
+    found = played(environment, ROWS, lambda prompt: draw.choice(wrong), siblings=16)
     assert not [one.message for one in found if one.failed]
     assert all(one.reward == 0 for one in found)
 

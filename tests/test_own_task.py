@@ -294,6 +294,11 @@ def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     assert f", observation {tokens['observation']}, answer" in capsys.readouterr().out
 
 
+def test_a_check_with_a_model_estimates_the_seconds_of_a_round(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "maze", "--episodes", "4", "--model", "tiny_hops", "--max_completion_length", "64"])
+    assert re.search(r"a round of 64 episodes of [0-9.]+ turns takes about [0-9]+ s here", capsys.readouterr().out)
+
+
 UNSHOWN = {
     "a secret of each task": ('f"<think>{environment.door(way)}', 'f"<think>{room(environment)}', True),
     "a word of the player's own": (
@@ -517,6 +522,7 @@ def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
     (maze / "train.py").write_text(recipe.replace("**LAPTOP,", options))
     main(["demonstrate", "maze", "--episodes", "8"])
     rows, preset = _rows(maze / "demonstrations.jsonl"), find_task("maze").preset
+    assert f"{sum(len(row['completion']) + 1 for row in rows) // 2} turns of 8 episodes" in capsys.readouterr().out
     assert len(rows) == 8 and {row["skilled"] for row in rows} == {True, False}
     row = max(rows, key=lambda one: len(one["completion"]))
     said = [one["content"] for one in row["completion"] if one["role"] == "assistant"]

@@ -149,7 +149,7 @@ def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
     Raises:
         ValueError: if not; says what to do.
     """
-    remedy = "use ToolEnvironment(..., format='text'), which works with any template"
+    remedy = "use format='text' of the environment, which works with any template"
     if not supports_tool_calling(tokenizer):
         raise ValueError(
             "format='native' needs a chat template that shows tools, their calls and what they return, and this "

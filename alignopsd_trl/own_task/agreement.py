@@ -105,39 +105,32 @@ class Agreement:
             epochs: how often training has seen each turn.
             improving: whether the policy still improves.
         """
-        found = [*self._few(epochs, improving), *self._long(), *self._by_chance(), *self._hidden()]
-        return "; ".join(found) or (
+        return "; ".join(self._causes(epochs, improving)) or (
             "what it gets wrong can be copied from its prompts, but it can't tell what to copy: the player chooses by "
             "chance, or by something that no prompt or thought spells out"
         )
 
-    def _few(self, epochs: float, improving: bool) -> Iterator[str]:
+    def _causes(self, epochs: float, improving: bool) -> Iterator[str]:
         if improving and epochs < 1:
             yield f"it has seen {epochs:.0%} of the turns and still learns: raise --minutes or --max_steps"
-
-    def _long(self) -> Iterator[str]:
         if (tokens := median(len(one.response) for one in self.turns)) >= LONG:
             right = mean(hit for one in self.turns for hit in one.right)
             yield f"a response has {tokens:.0f} tokens, of which {right:.0%} are right: shorten thoughts and actions"
-
-    @property
-    def _unskilled_by_chance(self) -> bool:
-        return len(self.views) == 2 and self.views["without it"] < NEEDED <= self.views["with the skill"]
-
-    def _by_chance(self) -> Iterator[str]:
-        if self._unskilled_by_chance:
+        skilled, unskilled = (self.views.get(name, 0.0) for name in VIEWS)
+        if skilled >= NEEDED:
             yield (
-                "without the skill the player's choices can't be told from its prompts: let it be careful there too, "
-                "unless this is what training is to find out"
+                f"without the skill the player's choices can't be told from its prompts ({unskilled:.0%}): let it be "
+                "careful there too, unless this is what training is to find out"
             )
+        yield from self._hidden([one for one in self.turns if one.skilled >= (skilled >= NEEDED)])
 
-    def _hidden(self) -> Iterator[str]:
-        skilled = self._unskilled_by_chance  # the other turns have their cause
-        said = Counter(word for one in self.turns for word in self._words(one.response))
-        form = {word for word, times in said.items() if times > len(self.turns) / 2}
-        wrong = [one for one in self.turns if not one.agrees and one.skilled >= skilled]
+    def _hidden(self, turns: Sequence[Turn]) -> Iterator[str]:
+        """Yields the cause of words that neither stand in the prompt nor in most responses."""
+        said = Counter(word for one in turns for word in self._words(one.response))
+        form = {word for word, times in said.items() if times > len(turns) / 2}
+        wrong = [one for one in turns if not one.agrees]
         words = [word for one in wrong if (word := self._first_wrong(one)) not in form | self._words(one.prompt)]
-        if wrong and len(words) > len(wrong) / 2:
+        if len(words) > len(wrong) / 2:
             named = ", ".join(repr(word) for word, _ in Counter(words).most_common(3))
             yield (
                 f"in {len(words) / len(wrong):.0%} of its errors the first wrong word, such as {named}, is not in the "

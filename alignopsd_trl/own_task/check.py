@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +20,10 @@ from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import skills_of, texts_of
-from alignopsd_trl.own_task.options import TIME_LIMIT
+from alignopsd_trl.own_task.options import FRESH, TIME_LIMIT
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
+from alignopsd_trl.own_task.round_seconds import round_seconds
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
@@ -42,6 +44,7 @@ class Report:
     answer: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
     max_prompt_length: int = 0
+    round: str = ""
 
     @property
     def ruined(self) -> bool:
@@ -56,11 +59,12 @@ class Report:
             shown = sum(self.tokens.values()) - self.tokens["answer"]
             lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
+        lines += [self.round] if self.round else []
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
 
     def to_dict(self) -> dict[str, Any]:
-        given = {name: getattr(self, name) for name in ("success", "rewards", "prompt", "answer", "tokens")}
+        given = {name: getattr(self, name) for name in ("success", "rewards", "prompt", "answer", "tokens", "round")}
         given["max_prompt_length"] = self.max_prompt_length
         return {**given, "findings": [one.to_dict() for one in self.findings]}
 
@@ -71,6 +75,7 @@ def check_task(
     episodes: int = 16,
     player: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    model: str | None = None,
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
     skill_bank: Any = None,
@@ -86,6 +91,7 @@ def check_task(
         episodes: smallest number of episodes of each player.
         player: ``MODULE:FUNCTION``; by default ``<task>_player:play`` if it exists.
         tokenizer: the policy's; by default that of a `tiny` policy for the task's words.
+        model: measures with this policy what a round takes; nothing by default.
         max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
         time_limit: seconds that one call of the environment may take.
         stage: called with the name of each stage when it begins.
@@ -129,6 +135,12 @@ def check_task(
         renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
         add(wording.unshown(renderer, scripted))
         _show(renderer, (scripted or seen)[0], report)
+        if model not in (None, FRESH):
+            stage("seconds of a round")
+            turns = statistics.mean(len(one.turns) for one in scripted or seen)
+            answer, skill = report.tokens["answer"], report.tokens["skill"]
+            prompt = sum(report.tokens.values()) - answer - skill
+            report.round = round_seconds(model, prompt, answer, turns, task.preset)
     report.findings = list(dict.fromkeys(report.findings))
     return report
 

@@ -53,7 +53,7 @@ def check(argv: Sequence[str]) -> int:
     parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="plays too; TASK_player:play if it exists")
     parser.add_argument("--episodes", type=int, default=16, help="of each kind of play at least")
-    parser.add_argument("--model", help="whose tokenizer counts; by default that of train.py's START, else of 'tiny'")
+    parser.add_argument("--model", help="counts tokens and measures a round; train.py's START counts by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--max_completion_length", type=int, help="likewise")
     parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
@@ -65,7 +65,7 @@ def check(argv: Sequence[str]) -> int:
         _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
         from alignopsd_trl.own_task.check import check_task
 
-        here = ("task", "environment_options", "rows", "model", "json", "play")
+        here = ("task", "environment_options", "rows", "json", "play")
         options = {name: value for name, value in vars(given).items() if name not in here}
         task = _task(given)
         report = check_task(task, tokenizer=_tokenizer(given.model, task), stage=_say, **options)

@@ -54,7 +54,8 @@ class Demonstrations:
         won = ", ".join(f"{_won(part)} {name}" for name, part in parts.items() if part)
         ends = ", ".join(f"{count} {stop}" for stop, count in Counter(one.stop for one in self.episodes).most_common())
         cut = f"; {self.too_long} turns left out: their prompt is too long" if self.too_long else ""
-        return f"{len(self.rows)} turns of {len(self.episodes)} episodes ({ends}); {won}{cut}"
+        turns = sum(one["role"] == "assistant" for row in self.rows for one in row["completion"])
+        return f"{turns} turns of {len(self.episodes)} episodes ({ends}); {won}{cut}"
 
 
 def _won(episodes: Sequence[PlayedEpisode]) -> str:

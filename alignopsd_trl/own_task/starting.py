@@ -85,7 +85,7 @@ def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding
 def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
     """Returns the fault in an unknown action's step, and whether it ruins a run; an empty text if it is refused."""
     if isinstance(step, Failure):
-        return f"failed with {step.message}; answer any string, with valid=False", True
+        return f"failed with {step.message}; answer any string, with valid=False; an agent's error: loses=(...)", True
     if offers and (step.reward > 0 or step.won):
         return f"got the reward {step.reward:g} and won={step.won}; give nothing for it, with valid=False", True
     if offers and step.valid:

@@ -48,8 +48,8 @@ WINDOW = 4
 """Batches that are sorted by length together: each kind of rows comes in every so many updates."""
 SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
-PLAYABLE, PLAY_REST = 0.5, 4.0
-"""Played is from this agreement of actions on, so many times the play's own time apart."""
+PLAYABLE, PLAY_REST = 0.9, 2.0
+"""Played is from this agreement of actions on, or when it no longer rises; so many times the play's own time apart."""
 USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
 """Columns of the demonstrations that training reads."""
 
@@ -65,6 +65,7 @@ class Budget(TrainerCallback):
             updates is given.
         best_at: the update of these weights.
         history: the comparisons with the held-out turns, oldest first.
+        improving: whether the last one was better than those before.
     """
 
     def __init__(self, minutes: float | None):
@@ -72,7 +73,7 @@ class Budget(TrainerCallback):
         self.begun = self.said = self.evaluated = time.monotonic()
         self.cpu, self.pause, self.lowest = time.process_time(), 0.0, math.inf
         self.best, self.best_at = dict[str, Tensor](), 0
-        self.history, self.looked = list[Agreement](), False
+        self.history, self.looked, self.improving = list[Agreement](), False, True
 
     def spent(self, state: TrainerState) -> float:
         """Returns the spent share of the budget."""
@@ -112,11 +113,11 @@ class Budget(TrainerCallback):
 
     def _look(self, state: TrainerState, agreement: Agreement) -> None:
         """Names causes, once, where agreement is low at the end or no longer rises."""
-        improving = len(self.history) < 2 or agreement.improves_on(self.history[-2])
+        self.improving = len(self.history) < 2 or agreement.improves_on(self.history[-2])
         self.history.append(agreement)
-        if agreement.low and not self.looked and (not improving or self.spent(state) >= 1):
+        if agreement.low and not self.looked and (not self.improving or self.spent(state) >= 1):
             self.looked = True
-            self._say(state, f"look: {agreement.causes(state.epoch or 0.0, improving)}")
+            self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
 
     def _say(self, state: TrainerState, text: str) -> None:
         self.said = time.monotonic()
@@ -164,8 +165,7 @@ class WarmStartTrainer(SFTTrainer):
     Args:
         budget: the budget.
         fresh: whether the model starts from random weights, and so learns prompts at first.
-        kinds: the kind of each training row, as in `SimilarLengths`.
-        held_skilled: whether each held-out row's prompt holds the skill.
+        learnt, held: the training and the held-out rows.
         enough: plays, and returns whether the model wins often enough to end training.
 
     Attributes:
@@ -179,14 +179,16 @@ class WarmStartTrainer(SFTTrainer):
         *given: Any,
         budget: Budget,
         fresh: bool,
-        kinds: Sequence[Hashable],
-        held_skilled: Sequence[bool],
+        learnt: Sequence[Mapping[str, Any]],
+        held: Sequence[Mapping[str, Any]],
         enough: Callable[[PreTrainedModel], bool] | None = None,
         **more: Any,
     ):
-        self.budget, self.fresh, self.kinds, self.held_skilled = budget, fresh, kinds, held_skilled
-        self.enough, self.next_play = enough, 0.0
-        super().__init__(*given, callbacks=[budget], **more)
+        self.budget, self.fresh, self.enough, self.next_play = budget, fresh, enough, 0.0
+        self.kinds = [(bool(row.get("skilled")), not row.get("turn")) for row in learnt]
+        self.held_skilled = [bool(row.get("skilled")) for row in held]
+        data = _dataset(learnt), _dataset(held)
+        super().__init__(*given, train_dataset=data[0], eval_dataset=data[1], callbacks=[budget], **more)
         self.remove_callback(PrinterCallback)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SimilarLengths:
@@ -211,7 +213,7 @@ class WarmStartTrainer(SFTTrainer):
             return loss_of(self.accelerator.unwrap_model(model), inputs, reads_prompts)
 
     def evaluate(self, *given: Any, **more: Any) -> dict[str, Any]:
-        """Compares the model with the held-out turns, in the place of TRL's evaluation, which knows their mean loss."""
+        """Compares the model with the held-out turns, in the place of TRL's evaluation, and plays if it is time to."""
         begun, model = time.monotonic(), self.accelerator.unwrap_model(self.model).eval()
         turns, skilled = list[Turn](), iter(self.held_skilled)
         for inputs in self.get_eval_dataloader():
@@ -222,15 +224,21 @@ class WarmStartTrainer(SFTTrainer):
             turns += turns_of(ids, chosen, losses, logits.argmax(-1) == wanted, list(islice(skilled, len(ids))))
         metrics = {"agreement": Agreement(turns, self.processing_class), "seconds": time.monotonic() - begun}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        if self.enough is not None and metrics["agreement"].actions >= PLAYABLE and time.monotonic() >= self.next_play:
-            begun = time.monotonic()
-            with self.accelerator.autocast():
-                done = self.enough(model)
-            self.next_play = time.monotonic() + PLAY_REST * (time.monotonic() - begun)
-            if done:
-                self.budget.keep(self.state, model, -math.inf)
-                self.control.should_training_stop = True
+        ready = metrics["agreement"].actions >= PLAYABLE or not self.budget.improving
+        if self.enough is not None and ready and time.monotonic() >= self.next_play:
+            self._play(model, self.enough)
         return metrics
+
+    def _play(self, model: PreTrainedModel, enough: Callable[[PreTrainedModel], bool]) -> None:
+        """Ends training with the present weights if enough is won."""
+        begun = time.monotonic()
+        with self.accelerator.autocast():
+            done = enough(model)
+        self.budget.evaluated = time.monotonic()
+        self.next_play = self.budget.evaluated + PLAY_REST * (self.budget.evaluated - begun)
+        if done:
+            self.budget.keep(self.state, model, -math.inf)
+            self.control.should_training_stop = True
 
     def train_and_keep_the_best(self) -> int:
         """Trains until the budget is spent or an interrupt. The model then has the weights of the lowest held-out
@@ -322,18 +330,16 @@ def train(
     trainer = WarmStartTrainer(
         model,
         args=_arguments(folder, config, len(learnt), bf16),
-        train_dataset=_dataset(learnt),
-        eval_dataset=_dataset(held),
         processing_class=tokenizer,
         peft_config=_adapters(config) if config.use_peft else None,
         budget=Budget(None if counted else config.time),
         fresh=config.fresh,
+        learnt=learnt,
+        held=held,
         enough=enough,
-        held_skilled=[bool(row.get("skilled")) for row in held],
-        kinds=[(bool(row.get("skilled")), not row.get("turn")) for row in learnt],
     )
     longest = f"{config.max_steps} updates" if counted else f"{config.time:g} min"
-    print(f"{config.model} learns from {len(learnt)} turns, {longest}{', in bfloat16' * bf16}", flush=True)
+    print(f"{config.model} learns from {len(learnt)} rows, {longest}{', in bfloat16' * bf16}", flush=True)
     return trainer, trainer.train_and_keep_the_best()
 
 

@@ -3,10 +3,11 @@
 from langchain_openai import ChatOpenAI
 from langgraph.errors import GraphRecursionError
 from langgraph.prebuilt import create_react_agent
+from pydantic import ValidationError
 
 from agent_programs.game import ORDERS, REQUEST, Game
 
-LOSES = (GraphRecursionError,)
+LOSES = (GraphRecursionError, ValidationError)
 
 
 async def agent(row, client):

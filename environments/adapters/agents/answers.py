@@ -19,7 +19,7 @@ Answer = tuple[int, str, bytes]
 def completion(body: Body, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the completion of a request from the choices of its `Ask`s."""
     name = choices[0]["place"].replace("/", "-")
-    spent = {key: sum(one["usage"][key] for one in choices) for key in ("completion_tokens",)}
+    spent = {"completion_tokens": sum(one["usage"]["completion_tokens"] for one in choices)}
     spent["prompt_tokens"] = choices[0]["usage"]["prompt_tokens"]
     return {
         "id": f"chatcmpl-{name}",
@@ -97,18 +97,16 @@ def exchange(line: Line, data: bytes, headers: Mapping[str, str]) -> Future[Answ
     try:
         body = json.loads(data)
         choices = gathered(line.ask(body, not headers.get(NOT_TRAINED), headers.get(RETRIES, "0") != "0"))
-    except Refused as error:
-        done.set_result(refused(error))
-        return done
-    except (ValueError, TypeError, KeyError, AttributeError) as error:  # a foreign client may send anything
-        done.set_result(refused(Refused(f"{type(error).__name__}: {error}")))
+    except (Refused, ValueError, TypeError, KeyError, AttributeError) as error:  # a foreign client may send anything
+        told = error if isinstance(error, Refused) else Refused(f"{type(error).__name__}: {error}")
+        done.set_result(refused(told))
         return done
 
-    def told(found: Future[list[dict[str, Any]]]) -> None:
+    def sampled(found: Future[list[dict[str, Any]]]) -> None:
         if not found.cancelled():
             problem = found.exception()
             settle(done, refused(problem) if isinstance(problem, Refused) else answered(body, found.result()))
 
     done.add_done_callback(lambda one: choices.cancel() if one.cancelled() else None)
-    choices.add_done_callback(told)
+    choices.add_done_callback(sampled)
     return done

@@ -13,7 +13,11 @@ from alignopsd_trl.environments.adapters.agents.server import server
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from httpx2 import Request  # openai's own
     from openai import AsyncOpenAI, OpenAI
+
+NAMED: dict[str, Any] = {"api_key": "episode", "base_url": "http://policy/v1", "max_retries": 0}
+"""Of openai's clients, whose requests go nowhere."""
 
 
 class Client:
@@ -48,16 +52,25 @@ class Client:
     @cached_property
     def openai(self) -> AsyncOpenAI:
         """An ``AsyncOpenAI`` that opens no socket."""
-        from alignopsd_trl.environments.adapters.agents.wires import asynchronous
+        from httpx2 import AsyncClient, MockTransport, Response
+        from openai import AsyncOpenAI
 
-        return asynchronous(self._exchange)
+        async def send(request: Request) -> Response:
+            return Response(**_parts(await wrap_future(self._exchange(await request.aread()))))
+
+        return AsyncOpenAI(**NAMED, http_client=AsyncClient(transport=MockTransport(send)))
 
     @cached_property
     def openai_sync(self) -> OpenAI:
         """An ``OpenAI`` that opens no socket."""
-        from alignopsd_trl.environments.adapters.agents.wires import synchronous
+        from httpx2 import Client as HttpClient
+        from httpx2 import MockTransport, Response
+        from openai import OpenAI
 
-        return synchronous(self._exchange)
+        def send(request: Request) -> Response:
+            return Response(**_parts(self._exchange(request.read()).result()))
+
+        return OpenAI(**NAMED, http_client=HttpClient(transport=MockTransport(send)))
 
     def _exchange(self, data: bytes) -> Future[Answer]:
         return exchange(self._line, data, {} if self._trained else {NOT_TRAINED: "1"})
@@ -76,3 +89,7 @@ class Client:
     @cached_property
     def _served(self) -> tuple[str, str]:
         return server(self._host).open(self._line)
+
+
+def _parts(answer: Answer) -> dict[str, Any]:
+    return {"status_code": answer[0], "headers": {"content-type": answer[1]}, "content": answer[2]}

@@ -1,0 +1,70 @@
+"""Estimates the seconds of a training round on this machine from a measurement of a few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from alignopsd_trl.models import resolve_model
+from alignopsd_trl.precision import bfloat16_pays
+
+TOKENS, ROWS, STEPS = 256, 8, 4
+"""Tokens of the measured forward and update; rows and steps of the measured decoding."""
+
+
+def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: Mapping[str, Any]) -> str:
+    """Returns an estimate for a round of GRPO, as a line; a teacher adds its scores.
+
+    Args:
+        model: the policy's name or path.
+        prompt, answer: tokens of a turn.
+        turns: turns of an episode.
+        settings: the recipe's, of which the round's shape counts.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    policy = AutoModelForCausalLM.from_pretrained(resolve_model(model), dtype=torch.float32).to(device)
+    policy.requires_grad_(not settings.get("use_peft", False))
+    fast = bfloat16_pays(policy.config.get_text_config().hidden_size)
+    with torch.autocast(device.type, torch.bfloat16) if fast else nullcontext():
+        read, write, learn = _speeds(policy, prompt + answer)
+    episodes = settings.get("tasks_per_round", 8) * settings.get("num_generations", 8)
+    count, passes = episodes * turns, settings.get("num_iterations", 1)
+    rollout = count * (prompt * read + answer * write)
+    update = count * (prompt + answer) * (passes * learn + (passes > 1) * read)
+    return (
+        f"a round of {episodes} episodes of {turns:.1f} turns takes about {rollout + update:.0f} s here "
+        f"(rollout {rollout:.0f}, update {update:.0f}; GRPO with {model} in {'bfloat16' if fast else 'float32'})"
+    )
+
+
+def _speeds(policy: Any, length: int) -> tuple[float, float, float]:
+    """Returns the seconds of a token that is read, that is written in a batch, and that is learnt from."""
+    ids = torch.ones(max(1, TOKENS // length), length, dtype=torch.int64, device=policy.device)
+    body = policy.get_decoder()
+
+    def learn() -> None:
+        inputs = policy.get_input_embeddings()(ids).detach().requires_grad_()
+        body(inputs_embeds=inputs, use_cache=False).last_hidden_state.float().sum().backward()
+
+    with torch.no_grad():
+        read = _seconds(lambda: body(input_ids=ids, use_cache=False)) / ids.numel()
+        rows = ids[:1].expand(ROWS, -1)
+        cache = policy(input_ids=rows, use_cache=True, logits_to_keep=1).past_key_values
+        step = _seconds(lambda: policy(input_ids=rows[:, :1], past_key_values=cache, use_cache=True), STEPS)
+    return read, step / ROWS, _seconds(learn) / ids.numel()
+
+
+def _seconds(call: Callable[[], Any], times: int = 1) -> float:
+    """Returns the mean seconds of a call, after a first one that is not counted."""
+    call()
+    begun = time.perf_counter()
+    for _ in range(times):
+        call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begun) / times
