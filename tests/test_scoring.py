@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import make_trainer
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import largest_logits, plan_chunks, score_pairs
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.trl_compat.scoring import PolicyScorer, logits_at
 
 
 def test_padding_on_both_sides_and_repeated_rows() -> None:
@@ -171,3 +172,22 @@ def test_largest_logits_are_those_of_each_response_alone(
         assert torch.allclose(logits[row, :length], wanted[:length].topk(5).values, atol=1e-5)
         assert torch.allclose(wanted[:length].gather(1, ids[row, :length]), logits[row, :length], atol=1e-5)
         assert not logits[row, length:].any()
+
+
+@pytest.mark.parametrize("kind", ["plain", "biased", "adapted"])
+def test_logits_at_some_tokens_are_those_of_the_head(kind: str) -> None:
+    model = build_model(build_tokenizer())
+    head = model.lm_head
+    if kind == "biased":
+        head.bias = torch.nn.Parameter(torch.randn(head.out_features))
+    if kind == "adapted":
+        model = get_peft_model(model, LoraConfig(target_modules=["lm_head"], init_lora_weights=False))
+    ids = torch.randint(5, 20, (2, 7), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, head.out_features, (14, 4), generator=torch.Generator().manual_seed(1))
+    wanted = model(ids).logits.flatten(0, 1).gather(-1, tokens)
+    weight = next(one for one in model.get_output_embeddings().parameters() if one.requires_grad)
+    (expected,) = torch.autograd.grad(wanted.square().sum(), weight)
+    with logits_at(model, tokens):
+        found = model(ids).logits.flatten(0, 1)
+    assert torch.allclose(found, wanted, atol=1e-5)
+    assert torch.allclose(torch.autograd.grad(found.square().sum(), weight)[0], expected, atol=1e-4)

@@ -13,7 +13,7 @@ import torch
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.patched import patched
 from alignopsd_trl.trl_compat.model import policy_of
-from alignopsd_trl.trl_compat.scoring import Body, WatchedModel, as_causal, head_in_tiles, head_on_labels, moved_by
+from alignopsd_trl.trl_compat.scoring import Body, WatchedModel, as_causal, head_on_labels, logits_at, moved_by
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -136,12 +136,7 @@ class TrainedPolicy:
         mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
         read = (rows["completion_mask"] * rows["tool_mask"]).any(dim=0).nonzero().squeeze(1)
         places = (rows["prompt_ids"].size(1) - 1 + read - moved_by(trainer, mask)) % ids.size(1)
-        wanted = tokens[:, read].flatten(0, 1)
-
-        def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
-            return logits[:, 0].gather(-1, wanted[first : first + len(logits)])
-
-        tiled = head_in_tiles(trainer.accelerator.unwrap_model(model), pick)
+        tiled = logits_at(trainer.accelerator.unwrap_model(model), tokens[:, read].flatten(0, 1))
         states = body.states.gather(1, places.unsqueeze(-1).expand(-1, -1, body.states.size(-1)))
         with trainer.accelerator.autocast(), tiled, body.replayed(states):
             found = model(input_ids=ids, attention_mask=mask).logits.float()

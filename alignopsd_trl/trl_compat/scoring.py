@@ -39,13 +39,14 @@ def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
 
 
 def head_in_tiles(
-    model: PreTrainedModel, pick: Callable[[torch.Tensor, int], torch.Tensor], views: int = 1
+    model: PreTrainedModel, pick: Callable[[Callable, torch.Tensor, int], torch.Tensor], views: int = 1
 ) -> AbstractContextManager[None]:
-    """Patches a model so that its forward returns ``pick`` of the vocabulary head's logits. Logits exist for `TILE`
+    """Patches a model so that its forward returns what ``pick`` makes of hidden states. Logits exist for `TILE`
     positions at a time, never for a whole batch; the backward pass computes them again.
 
     Args:
-        pick: function of logits ``(n, views, V)`` and the number of their first position; returns ``(n, K)``.
+        pick: function of the vocabulary head, hidden states ``(n, views, D)`` and the number of their first position;
+            returns ``(n, K)``.
         views: number of consecutive rows that are views of one response; the forward returns one row for them.
     """
     head: Any = model.get_output_embeddings()
@@ -55,12 +56,32 @@ def head_in_tiles(
         shape, size = (len(hidden) // views, hidden.size(1)), max(TILE // views, 1)
         flat = hidden.unflatten(0, (shape[0], views)).transpose(1, 2).flatten(0, 1)
         tiles = [
-            checkpoint(lambda part, first: pick(inner(part), first), part, number * size, use_reentrant=False)
+            checkpoint(partial(pick, inner), part, number * size, use_reentrant=False)
             for number, part in enumerate(flat.split(size))
         ]
         return torch.cat(tiles).unflatten(0, shape)
 
     return patched(head, forward=forward)
+
+
+def logits_at(model: PreTrainedModel, tokens: torch.Tensor) -> AbstractContextManager[None]:
+    """Patches a model so that its forward returns the logits of some tokens alone, with gradient.
+
+    Args:
+        tokens: ``(positions, K)`` ids, row by row. A head that is no plain matrix, as one with an adapter, computes all
+            logits.
+    """
+    matrix: Any = model.get_output_embeddings()
+    plain = isinstance(matrix, torch.nn.Linear) and matrix.weight.is_floating_point()  # else quantised
+
+    def pick(head: Callable, hidden: torch.Tensor, first: int) -> torch.Tensor:
+        hidden, wanted = hidden[:, 0], tokens[first : first + len(hidden)]
+        if not plain:
+            return head(hidden).gather(-1, wanted)
+        found = torch.einsum("nd,nkd->nk", hidden, torch.nn.functional.embedding(wanted, matrix.weight))
+        return found if matrix.bias is None else found + matrix.bias[wanted]
+
+    return head_in_tiles(model, pick)
 
 
 def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
@@ -209,7 +230,8 @@ class PolicyScorer:
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         (number, views, width, _), found = states.shape, []
 
-        def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
+        def pick(head: Callable, hidden: torch.Tensor, first: int) -> torch.Tensor:
+            logits = head(hidden)
             position = torch.arange(first, first + len(logits), device=logits.device)
             one = logits[:, 0] if mix is None else mix(position // width, logits)
             values, tokens = one.topk(count)
