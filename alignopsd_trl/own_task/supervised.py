@@ -325,7 +325,8 @@ def train(
     disable_progress_bar()
     disable_progress_bars()
     counted = config.max_steps > 0
-    learnt, held = held_out(rows, HELD_TURNS[config.fresh])
+    responses = sum(one["role"] == "assistant" for row in rows for one in row.get("completion", ())) or len(rows)
+    learnt, held = held_out(rows, max(1, HELD_TURNS[config.fresh] * len(rows) // responses))
     bf16 = not config.fresh and bfloat16_pays(model.config.get_text_config().hidden_size)
     trainer = WarmStartTrainer(
         model,
