@@ -1,0 +1,46 @@
+"""One of the six tasks with SmolLM2: demonstrations, a warm start, an evaluation, RL, an evaluation.
+
+    python research/six_tasks/recipe.py TASK [--method grpo] [--seed 1] ...
+
+The settings are those of recipes/maze_smollm.py, with a quarter of the demonstrations under the skill. All six tasks have
+the same.
+"""
+
+import sys
+from pathlib import Path
+
+from alignopsd_trl.launch.presets import SMOLLM2
+from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.own_task.first_policy import first_policy
+from alignopsd_trl.own_task.options import WarmStartConfig
+from alignopsd_trl.precision import bfloat16_pays
+
+TASKS = ("account", "adventure", "booking", "cards", "form", "sorting")
+START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=48)
+
+
+def preset(task):
+    return {
+        **SMOLLM2,
+        "environment": task,
+        "model_name_or_path": f"outputs/six_tasks/{task}/start",
+        "max_prompt_length": 320,
+        "max_completion_length": 48,
+        "skill_tokens": 48,
+        "rounds": 4,
+        "eval_temperature": 1.0,
+        "panel_limit": 40,
+        "bf16": bfloat16_pays(576),
+        "output_dir": f"outputs/six_tasks/{task}/trained",
+    }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in TASKS:
+        sys.exit(f"name one of {', '.join(TASKS)}")
+    task = sys.argv.pop(1)
+    sys.path.insert(0, str(Path(__file__).parent))
+    chosen = preset(task)
+    start = chosen["model_name_or_path"]
+    first_policy(task, start, config=START, episodes=200, player=f"{task}:play", skilled_share=0.25, preset=chosen)
+    main(f"six_tasks_{task}", preset=chosen)
