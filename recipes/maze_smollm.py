@@ -22,7 +22,7 @@ from alignopsd_trl.own_task.scaffold import write_task
 from alignopsd_trl.precision import bfloat16_pays
 
 MAZE = Path("outputs/maze")
-START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=48, until_success=0.3)
+START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=48)
 PRESET = {
     **SMOLLM2,
     "environment": "maze",

@@ -2,8 +2,8 @@
 
     python research/six_tasks/recipe.py TASK [--method grpo] [--seed 1] ...
 
-The settings are those of recipes/maze_smollm.py, with a quarter of the demonstrations under the skill, the same for all six
-tasks.
+The settings are those of recipes/maze_smollm.py, with a quarter of the demonstrations under the skill. They are the
+same for all six tasks.
 """
 
 import sys
