@@ -30,7 +30,7 @@ PRESET = {
     "model_name_or_path": "outputs/maze_smollm_start",
     "max_prompt_length": 160,
     "max_completion_length": 26,
-    "rounds": 4,
+    "rounds": 8,
     "eval_temperature": 1.0,
     "panel_limit": 40,
     "output_dir": "outputs/maze_smollm",

@@ -51,8 +51,16 @@ def same(one: list[dict[str, torch.Tensor]], other: list[dict[str, torch.Tensor]
     return all(left.shape == right.shape and torch.allclose(left, right, 0, 0, equal_nan=True) for left, right in pairs)
 
 
+KNOWN = set[threading.Thread]()
+
+
+@pytest.fixture(autouse=True)
+def _known_threads() -> None:
+    KNOWN.update(threading.enumerate())  # other tests' are not these tests' to end
+
+
 def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
+    return {thread.name for thread in threading.enumerate() if thread not in KNOWN}
 
 
 def ended() -> bool:
@@ -144,14 +152,14 @@ def test_the_same_rounds_are_trained_as_without(tmp_path: Path) -> None:
 
 def test_each_turn_knows_how_old_the_weights_were_that_sampled_it(tmp_path: Path) -> None:
     """Rounds that are played ahead are held back in their second turn until the next weights are there: what is asked
-    before that is an update old, what is asked later is not."""
+    before that is an update old, what is asked later is not. A slow episode asks for its first turns later."""
     asked: list[tuple[int, int]] = []
 
     def hold(body: dict[str, Any], before: int) -> None:
         update, pushed = trainer.began[-1][0], trainer.pushes[-1]
         asked.append((update, pushed))
         second = server.bodies.count(body) and body["prompt"].count(comma) == 1
-        end = time.monotonic() + 120
+        end = time.monotonic() + 30
         while second and trainer.pushes[-1] < update and time.monotonic() < end:
             time.sleep(0.005)
 
@@ -162,8 +170,10 @@ def test_each_turn_knows_how_old_the_weights_were_that_sampled_it(tmp_path: Path
     frame = read_records(tmp_path / "trajectories")
     assert (frame[frame.step == 0].staleness == 0).all()
     later = frame[frame.step > 0]
-    assert (later.staleness == (later.turn < 2)).all() and {0, 1} == set(later.staleness)
-    assert sorted(update - pushed for update, pushed in asked) == sorted(frame.staleness)
+    assert (later[later.turn > 1].staleness == 0).all() and {0, 1} == set(later.staleness)
+    assert (later.sort_values("turn").groupby(["step", "task", "rollout"]).staleness.diff().fillna(0) <= 0).all()
+    sampled = sorted(update - pushed for update, pushed in asked)  # a push may overtake a request, never the reverse
+    assert all(was <= said for was, said in zip(sampled, sorted(frame.staleness), strict=True))
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     for step, entry in enumerate(logged):
         found = frame[frame.step == step].staleness
