@@ -692,6 +692,8 @@ def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
     kinds = [number % 20 == 0 for number in range(640)]  # the rare ones are the shortest
     order = list(SimilarLengths([100 - 90 * kind + number % 7 for number, kind in enumerate(kinds)], 8, kinds))
     assert sorted(order) == list(range(640)) and order[:32] != sorted(order)[:32]
+    again = iter(SimilarLengths([100 - 90 * kind + number % 7 for number, kind in enumerate(kinds)], 8, kinds))
+    assert order == [(row, torch.rand(1))[0] for row in again], "others draw too, as evaluations by the clock"
     window = 8 * WINDOW
     assert {sum(kinds[row] for row in order[place : place + window]) for place in range(0, 640, window)} <= {1, 2}
 

@@ -136,10 +136,12 @@ class SimilarLengths(Sampler[int]):
         lengths: tokens of each row.
         batch_size: rows of a batch.
         kinds: the kind of each row, such as a first turn without a skill; one kind by default.
+        seed: of the order, which evaluations by the clock then leave as it is.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, kinds: Sequence[Hashable] = ()):
+    def __init__(self, lengths: Sequence[int], batch_size: int, kinds: Sequence[Hashable] = (), seed: int = 0):
         self.lengths, self.batch_size, self.kinds = lengths, batch_size, kinds or [None] * len(lengths)
+        self.draw = torch.Generator().manual_seed(seed)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -147,7 +149,7 @@ class SimilarLengths(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         for near in torch.tensor(self._spread()).split(WINDOW * self.batch_size):
             batches = torch.tensor(sorted(near.tolist(), key=self.lengths.__getitem__)).split(self.batch_size)
-            for number in torch.randperm(len(batches)):
+            for number in torch.randperm(len(batches), generator=self.draw):
                 yield from batches[number].tolist()
 
     def _spread(self) -> list[int]:
@@ -155,7 +157,8 @@ class SimilarLengths(Sampler[int]):
         places = torch.zeros(len(self.lengths))
         for kind in dict.fromkeys(self.kinds):
             rows = torch.tensor([number for number, one in enumerate(self.kinds) if one == kind])
-            places[rows] = (torch.randperm(len(rows)) + torch.rand(1)) / len(rows)
+            first = torch.rand(1, generator=self.draw)
+            places[rows] = (torch.randperm(len(rows), generator=self.draw) + first) / len(rows)
         return places.argsort().tolist()
 
 
@@ -193,7 +196,8 @@ class WarmStartTrainer(SFTTrainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SimilarLengths:
         rows: Any = train_dataset or self.train_dataset
-        return SimilarLengths([len(ids) for ids in rows["input_ids"]], self.args.train_batch_size, self.kinds)
+        lengths = [len(ids) for ids in rows["input_ids"]]
+        return SimilarLengths(lengths, self.args.train_batch_size, self.kinds, self.args.seed)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Makes a scheduler whose rate follows the spent minutes; TRL's own if the number of updates is given."""
