@@ -2,8 +2,9 @@
 
     python research/six_tasks/recipe.py TASK [--method grpo] [--seed 1] ...
 
-The settings are those of recipes/maze_smollm.py, with a quarter of the demonstrations under the skill. They are the
-same for all six tasks.
+Half of the demonstrations are played under the skill, so that the first policy reads it; then the policy without the
+skill follows the frozen first policy with it. A round has many tasks and few siblings: with four tasks of two kinds a
+policy swings between the kinds. The settings are the same for all six tasks.
 """
 
 import sys
@@ -16,7 +17,7 @@ from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 
 TASKS = ("account", "adventure", "booking", "cards", "form", "sorting")
-START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=48)
+START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=80)
 
 
 def preset(task):
@@ -27,7 +28,13 @@ def preset(task):
         "max_prompt_length": 320,
         "max_completion_length": 48,
         "skill_tokens": 48,
-        "rounds": 4,
+        "tasks_per_round": 8,
+        "num_generations": 3,
+        "updates_per_round": 4,
+        "rounds": 6,
+        "teacher_model_kind": "base",
+        "auxiliary_loss": "distribution",
+        "distribution_coefficient": 10.0,
         "eval_temperature": 1.0,
         "panel_limit": 40,
         "bf16": bfloat16_pays(576),
@@ -42,5 +49,5 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     chosen = preset(task)
     start = chosen["model_name_or_path"]
-    first_policy(task, start, config=START, episodes=200, player=f"{task}:play", skilled_share=0.25, preset=chosen)
+    first_policy(task, start, config=START, episodes=400, player=f"{task}:play", preset=chosen)
     main(f"six_tasks_{task}", preset=chosen)
