@@ -12,10 +12,14 @@ import numpy as np
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import Axes, Figure, band, label, panels, rc_context
-from alignopsd_trl.analysis.option_sensitivity import TITLES
 from alignopsd_trl.statistics import Mean, mean
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
+TITLES = {
+    "max_sources": "retrieval top-K",
+    "similarity_threshold": r"threshold $\gamma_H$",
+    "credit_temperature": r"credit temperature $T$",
+}
 SPAN = 7
 """Span of the exponential moving average in updates, as in the paper's figure of training curves."""
 
