@@ -24,9 +24,9 @@ SPAN = 7
 """Span of the exponential moving average in updates, as in the paper's figure of training curves."""
 
 
-def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
-    """Draws one axis per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN`
-    updates; lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
+def training_figure(rows: pd.DataFrame, table: str) -> Figure | None:
+    """Draws one axis per environment: the rollouts' success, smoothed over `SPAN` updates; lines are means over seeds,
+    bands their 95 % intervals. `None` without trained rows."""
     lines = [line for line in entries(rows, table) if trained(line)]
     if not lines:
         return None
@@ -34,14 +34,10 @@ def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> F
     figure, axes = panels(len(environments), width=4.8)
     for axis, environment in zip(axes, environments, strict=True):
         for number, line in enumerate(lines):
-            _draw_curve(axis, line, environment, curve, number)
-        label(axis, environment, "update", f"rollout {curve}" + _percent(curve))
+            _draw_curve(axis, line, environment, number)
+        label(axis, environment, "update", "rollout success (%)")
     axes[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
-
-
-def _percent(curve: str) -> str:
-    return " (%)" if curve in ("success", "score") else ""
 
 
 def trained(line: Entry) -> bool:
@@ -49,18 +45,17 @@ def trained(line: Entry) -> bool:
     return any(isinstance(row.get("curve_update"), list) for seeds in line.rows.values() for row in seeds.values())
 
 
-def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: int) -> None:
+def _draw_curve(axis: Axes, line: Entry, environment: str, number: int) -> None:
     own = line.method == "align_opsd" and line.settings == "{}"
     color = "black" if own else f"C{number % 10}"
     width, dashes = 2.0 if own else 1.1, "-" if number < 10 else "--"
-    draw(axis, curves(line, environment, curve), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
+    draw(axis, curves(line, environment), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
 
 
-def curves(line: Entry, environment: str, curve: str = "success") -> pd.DataFrame:
-    """Returns one column per seed: a curve by update, as its moving average over `SPAN` updates."""
-    scale = 100.0 if _percent(curve) else 1.0
+def curves(line: Entry, environment: str) -> pd.DataFrame:
+    """Returns one column per seed: success in percent by update, as its moving average over `SPAN` updates."""
     rows = line.rows.get(environment, {}).items()
-    found = {seed: pd.Series(row[f"curve_{curve}"], row["curve_update"], float) * scale for seed, row in rows}
+    found = {seed: 100 * pd.Series(row["curve_success"], row["curve_update"], float) for seed, row in rows}
     return pd.DataFrame({seed: values.ewm(span=SPAN).mean() for seed, values in found.items()})
 
 
