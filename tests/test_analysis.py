@@ -113,10 +113,12 @@ def test_temporal_by_hand() -> None:
     assert numbers["entity-action coverage"] == pytest.approx(2 / 3)
     assert numbers["matched actions at different turns"][0] == pytest.approx(0.5)
     assert numbers["absolute displacement, median (turns)"] == 0.5
-    both = analysis.temporal(turns, privileged=frame(episode("t", "0", ["take a"]), episode("u", "0", ["take a"])))
+    taught = [episode(task, "2", ["take a"], privileged=True) for task in ("t", "u")]
+    both = analysis.temporal(pd.concat([turns, frame(*taught)]))
     assert both.numbers["self-privileged"]["rollout pairs"] == 2
+    assert both.numbers["self-self"] == numbers, "the teacher's rollouts are no siblings of the policy's own"
     with pytest.raises(ValueError, match="no self-privileged pairs"):
-        analysis.temporal(turns, privileged=frame(episode("u", "0", ["take a"])))
+        analysis.temporal(pd.concat([turns, frame(taught[1])]))
 
 
 def test_off_turn_weight_by_hand() -> None:
@@ -304,19 +306,5 @@ def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFix
 )
 def test_a_command_that_is_gone_says_what_to_do(name: str, instead: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main([name, "run"])
+        main([*name.split(), "run"])
     assert stopped.value.code == 2 and instead in capsys.readouterr().err
-
-
-@pytest.mark.full
-def test_siblings_with_and_without_the_skill(tmp_path: Path) -> None:
-    from alignopsd_trl.environments import load
-
-    limits = {"max_prompt_length": 256, "max_completion_length": 40, "skill_tokens": 64}
-    student, privileged = analysis.play_siblings("tiny", load("webshop_tiny"), tmp_path, 2, 2, **limits)
-    sides = [pd.read_parquet(folder) for folder in (student, privileged)]
-    for side in sides:
-        assert side.groupby("task").rollout.unique().map(list).tolist() == [["0000", "0001"]] * 2
-    assert [side.prompt.str.contains("Guidance").any() for side in sides] == [False, True]
-    found = analysis.temporal(student, privileged=privileged)
-    assert found.numbers["self-privileged"]["rollout pairs"] == 8

@@ -15,7 +15,6 @@ _FROM = {
     "Finding": "finding",
     "dynamics": "training_dynamics",
     "mechanism": "mechanistic",
-    "play_siblings": "playing",
     "spans": "span_lengths",
     "temporal": "temporal_mismatch",
     "thinking": "thinking_audit",
