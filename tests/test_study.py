@@ -24,8 +24,7 @@ from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.records import write_records
 from alignopsd_trl.statistics import mean, paired, paired_ratio
 from alignopsd_trl.study.__main__ import main
-from alignopsd_trl.study.differences import difference_figure
-from alignopsd_trl.study.figures import sensitivity_figure, training_figure
+from alignopsd_trl.study.figures import difference_figure, sensitivity_figure, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.planning import plan
 from alignopsd_trl.study.render import render

@@ -34,7 +34,7 @@ def temporal(run: Records, steps: Sequence[int] | None = None) -> Finding:
     Raises:
         ValueError: if no task has two rollouts of the policy.
     """
-    frame = turns_of(run, ["observation"], steps, welcome=["privileged"])
+    frame = turns_of(run, ["observation"], steps, welcome=["privileged", *_SOURCES])
     taught = frame.get("privileged", pd.Series(False, frame.index)).fillna(False).astype(bool)
     own, theirs = _episodes(frame[~taught]), _episodes(frame[taught])
     compared = {"self-self": [(key[1], *pair) for key, one in own.items() for pair in combinations(one, 2)]}
@@ -46,7 +46,7 @@ def temporal(run: Records, steps: Sequence[int] | None = None) -> Finding:
     same = pd.concat([_same_turn(pairs).assign(comparison=name) for name, pairs in compared.items()])
     moved = pd.concat([_matches(pairs).assign(comparison=name) for name, pairs in compared.items()])
     numbers: dict[str, Any] = {name: _numbers(same, moved, pairs, name) for name, pairs in compared.items()}
-    used = _training_use(run, steps)
+    used = _training_use(frame)
     tables = {"same_turn": _by_turn(same), "displacement": moved} | ({} if used is None else {"off_turn_weight": used})
     if used is not None:
         numbers["off-turn share of matching weight"] = clustered_ratio(used.off_turn_weight, used.weight)
@@ -135,14 +135,9 @@ def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["comparison", "turn", "positions", "different", "share", "low", "high"])
 
 
-def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | None:
+def _training_use(frame: pd.DataFrame) -> pd.DataFrame | None:
     """Returns by step the matching weight on sources at other turn numbers; `None` for a run without matches."""
-    try:
-        frame = turns_of(run, _SOURCES, steps)
-    except ValueError:
-        return None
-    pairs = used_pairs(frame)
-    if pairs.empty:
+    if not {*_SOURCES} <= {*frame} or (pairs := used_pairs(frame)).empty:
         return None
     weight = pairs.credit_source_weights
     sums = pd.DataFrame(

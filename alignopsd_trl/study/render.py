@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from alignopsd_trl.study.differences import difference_figure
-from alignopsd_trl.study.figures import save, sensitivity_figure, sweeps, training_figure
+from alignopsd_trl.study.figures import difference_figure, save, sensitivity_figure, sweeps, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.tables import Entry, cost_table, differences_table, entries, reference_entry, results_table
 
