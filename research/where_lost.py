@@ -1,6 +1,8 @@
-"""Where credit is lost in `webshop_trips`: the correlation with A_MC, taken apart by what the thinking decides.
+"""Where credit is lost: the correlation with A_MC, taken apart by what the thinking decides (in `webshop_trips`) or by
+how actions begin (anywhere).
 
 python -m research.where_lost outputs/fidelity_0 outputs/fidelity_1 --variants align_opsd rlsd --output where_lost.json
+python -m research.where_lost outputs/fidelity_0 --by action
 
 r is a sum over turns of credit times A_MC, each less its mean over the trajectory, over one root of sums of squares; so
 the turns of a decision have a part of it, and the parts of one side (praised or blamed) add up to its r.
@@ -10,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +33,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="what --output of alignopsd measure was")
     parser.add_argument("--variants", nargs="+", default=["align_opsd", "rlsd"])
+    parser.add_argument("--by", choices=("thinking", "action"), default="thinking", help="what names a decision")
     parser.add_argument("--output", type=Path, help="JSON")
     arguments = parser.parse_args(argv)
     measured = pooled(arguments.folders)
     turns, credit = turns_of(measured), credit_of(measured)
-    names = np.array([decision(one) for one in measured.thinking])
-    found = plain({side: table(turns, names, credit, chosen, arguments.variants) for side, chosen in sides(turns)})
+    by_action = arguments.by == "action"
+    names = kinds(measured.action, measured.task) if by_action else [decision(one) for one in measured.thinking]
+    found = plain(
+        {side: table(turns, np.array(names), credit, chosen, arguments.variants) for side, chosen in sides(turns)}
+    )
     for side, rows in found.items():
         print(f"\n{side}\n| decision | turns | A_MC | share of A_MC^2 |", *(f"{one} |" for one in arguments.variants))
         for row in rows:
@@ -53,6 +61,29 @@ def decision(thinking: str) -> str:
     if said.startswith("search ") and said not in CAREFUL_SEARCHES:
         return "search one word"
     return "go back" if said.startswith("back") else said or "nothing said"
+
+
+def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> list[str]:
+    """Names the kind of each action: its longest prefix, in words, that a share ``least`` of the actions have and that
+    occurs in three tasks (in all if there are fewer)."""
+    met = defaultdict(list)  # a beginning -> the tasks of its actions
+    beginnings = [["".join(words[: place + 1]) for place in range(len(words))] for words in map(_words, actions)]
+    for own, task in zip(beginnings, tasks, strict=True):
+        for one in own:
+            met[one].append(task)
+    needed, spread = max(2.0, least * len(actions)), min(3, len(set(tasks)))
+    frequent = {one for one, found in met.items() if len(found) >= needed and len(set(found)) >= spread}
+
+    def name(own: Sequence[str]) -> str:
+        found = next((one for one in reversed(own) if one in frequent), None)
+        return "other" if found is None else found.strip() + (" ..." if found != own[-1] else "")
+
+    return [name(own) for own in beginnings]
+
+
+def _words(action: str) -> list[str]:
+    """Splits an action into words: ``click[buy now]`` into ``click[``, ``buy ``, ``now]``; also after tags."""
+    return [part for part in re.split(r"(?<=[ \[(>])|(?=<)", action) if part] or ["(none)"]
 
 
 def sides(turns: Turns) -> list[tuple[str, np.ndarray]]:

@@ -15,7 +15,6 @@ pytest.importorskip("matplotlib", reason='pip install "alignopsd-trl[studies]"')
 
 from alignopsd_trl import analysis
 from alignopsd_trl.analysis.__main__ import main
-from alignopsd_trl.analysis.annotation import _compared, _kappa
 from alignopsd_trl.analysis.drawing import smoothed
 from alignopsd_trl.analysis.operations import Operation, operations
 from alignopsd_trl.analysis.temporal_mismatch import matched_turns
@@ -114,10 +113,12 @@ def test_temporal_by_hand() -> None:
     assert numbers["entity-action coverage"] == pytest.approx(2 / 3)
     assert numbers["matched actions at different turns"][0] == pytest.approx(0.5)
     assert numbers["absolute displacement, median (turns)"] == 0.5
-    both = analysis.temporal(turns, privileged=frame(episode("t", "0", ["take a"]), episode("u", "0", ["take a"])))
+    taught = [episode(task, "2", ["take a"], privileged=True) for task in ("t", "u")]
+    both = analysis.temporal(pd.concat([turns, frame(*taught)]))
     assert both.numbers["self-privileged"]["rollout pairs"] == 2
+    assert both.numbers["self-self"] == numbers, "the teacher's rollouts are no siblings of the policy's own"
     with pytest.raises(ValueError, match="no self-privileged pairs"):
-        analysis.temporal(turns, privileged=frame(episode("u", "0", ["take a"])))
+        analysis.temporal(pd.concat([turns, frame(taught[1])]))
 
 
 def test_off_turn_weight_by_hand() -> None:
@@ -183,7 +184,7 @@ def test_another_encoder_than_the_runs_is_refused() -> None:
         analysis.thinking(thinking_frame())
 
 
-# Spans and annotations
+# Spans
 
 
 def spanned() -> pd.DataFrame:
@@ -197,57 +198,14 @@ def spanned() -> pd.DataFrame:
 
 
 def test_spans_by_hand() -> None:
-    found = analysis.spans(spanned(), annotations={"0/t/0": ([2], 5), "0/t/1": ([], 4)})
+    found = analysis.spans(spanned())
     numbers = found.numbers["the frame"]
     assert numbers["spans"] == 3 and numbers["mean length (turns)"] == 3.0
     assert numbers["mean length by category"] == {"hats": 4.0, "shoes": 2.5}
     assert numbers["spans by why they begin"] == {"first of a rollout": 2, "shift": 1}
-    assert found.numbers["annotated spans, mean length (turns)"] == 3.0
 
 
-def test_a_sheet_goes_out_and_comes_back(tmp_path: Path) -> None:
-    sheet = analysis.export_sheet(spanned(), tmp_path / "sheet.csv")
-    table = pd.read_csv(sheet, keep_default_na=False)
-    assert list(table.columns) == ["episode", "task_text", "turn", "thinking", "action", "observation", "goal"]
-    assert "credit_span" not in sheet.read_text()
-    with pytest.raises(ValueError, match="holds no annotation yet"):
-        analysis.read_annotations(sheet)
-    table.loc[(table.episode == "0/t/0") & table.turn.isin([0, 3]), "goal"] = "find it"
-    table.to_csv(sheet, index=False)
-    assert analysis.read_annotations(sheet) == {"0/t/0": ([3], 5)}
-    agents = analysis.export_sheet(spanned(), tmp_path / "sheet.json", episodes=1, seed=1)
-    content = json.loads(agents.read_text())
-    assert len(content["episodes"]) == 1 and "functional_goal" in content["instructions"]
-    turns = len(content["episodes"][0]["turns"])
-    content["episodes"][0]["spans"] = [{"start_turn": 0, "end_turn": 1}, {"start_turn": 2, "end_turn": turns - 1}]
-    agents.write_text(json.dumps(content))
-    assert list(analysis.read_annotations(agents).values()) == [([2], turns)]
-    for spans, message in (
-        ([(0, 0), (1, turns - 1)], r"span \[0, 0\] has 1 turns, not 2 to 8"),
-        ([(0, turns - 2)], "don't cover turns 0 to"),
-    ):
-        content["episodes"][0]["spans"] = [{"start_turn": start, "end_turn": end} for start, end in spans]
-        agents.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=message):
-            analysis.read_annotations(agents)
-    with pytest.raises(ValueError, match="not 'sheet.txt'"):
-        analysis.export_sheet(spanned(), tmp_path / "sheet.txt")
-
-
-def test_agreement_by_hand() -> None:
-    assert _compared([2, 5], [3, 5, 8], 10) == {"turns": 10, "cuts": 2, "noted": 3, "exact": 1, "near": 2}
-    assert _compared([2, 3], [2], 6)["near"] == 1, "one boundary answers for one other"
-    table = pd.DataFrame([{"turns": 6, "cuts": 2, "noted": 1, "exact": 1, "near": 1}])
-    # five places; agreed on 4 (1 both, 3 neither): 0.8; by chance (2 * 1 + 3 * 4) / 25 = 0.56
-    assert _kappa(table) == pytest.approx((0.8 - 0.56) / 0.44)
-    found = analysis.agreement(spanned(), {"0/t/0": ([3], 5), "0/t/1": ([], 4)})
-    assert found.numbers["exact"]["F1"][0] == 0.0 and found.numbers["within one turn"]["F1"][0] == 1.0
-    assert found.numbers["mean span (turns)"] == {"method": 3.0, "annotated": 3.0}
-    with pytest.raises(ValueError, match="isn't in the frame with as many turns"):
-        analysis.agreement(spanned(), {"0/t/0": ([3], 6)})
-
-
-# Dynamics, sensitivity, mechanism
+# Dynamics, mechanism
 
 
 def test_dynamics_by_hand() -> None:
@@ -293,37 +251,6 @@ def test_dynamics_of_grpo_beside_ours() -> None:
     assert "rectified_gap" in ours and "rectified_gap" not in grpo and "success" in grpo
 
 
-def finished(folder: Path, success: float, **config: Any) -> Path:
-    history = [{"step": 1, "episodes/success": 0.25}, {"step": 2, "episodes/success": 0.5}]
-    content = {"config": {"method": "align_opsd", "max_sources": 3, "credit_temperature": 0.5, **config}, "seed": 0}
-    content |= {"after": {"success": {"mean": success}}, "history": history, "recipe": {"environment": "toy"}}
-    folder.mkdir()
-    (folder / "results.json").write_text(json.dumps(content))
-    return folder
-
-
-def test_sensitivity_holds_the_other_options(tmp_path: Path) -> None:
-    settings = [(50, {}), (60, {"max_sources": 2}), (40, {"credit_temperature": 1.0}), (52, {"seed": 1})]
-    runs = [finished(tmp_path / str(at), success, **config) for at, (success, config) in enumerate(settings)]
-    found = analysis.sensitivity(runs)
-    assert found.numbers == {
-        "max_sources": {"toy, 2": 60.0, "toy, 3": 51.0},
-        "credit_temperature": {"toy, 0.5": 51.0, "toy, 1.0": 40.0},
-    }
-    assert analysis.sensitivity(runs, options=["max_sources"]).numbers == {"max_sources": found.numbers["max_sources"]}
-    with pytest.raises(ValueError, match="differ in one of its options"):
-        analysis.sensitivity(runs[:1])
-    (tmp_path / "0" / "results.json").unlink()
-    with pytest.raises(ValueError, match="let it finish"):
-        analysis.sensitivity(runs)
-
-
-def test_sensitivity_of_a_study() -> None:
-    rows = Path(__file__).parents[1] / "research" / "results" / "tiny" / "ablation_tiny.parquet"
-    found = analysis.sensitivity(rows, options=["allocation"])
-    assert {"span", "turn"} <= set(found.tables["points"].value)
-
-
 def test_mechanism_shows_the_recorded_pairs() -> None:
     found = analysis.mechanism(RUNS / "aligned", encoder="lexical")
     chosen = {name: found.numbers[name] for name in ("step", "task", "rollout")}
@@ -360,8 +287,6 @@ def test_every_command_writes_figure_and_data(tmp_path: Path, capsys: pytest.Cap
         main([name, run, *extra, "-o", str(out)])
         assert (out / f"{name}.png").stat().st_size > 5_000 and json.loads((out / f"{name}.json").read_text())
         assert list(out.glob(f"{name}_*.csv")) and f"{name}.png" in capsys.readouterr().out
-    main(["sheet", run, "-o", str(tmp_path / "sheet.csv"), "--episodes", "2"])
-    assert len(pd.read_csv(tmp_path / "sheet.csv").episode.unique()) == 2
 
 
 def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFixture) -> None:
@@ -376,15 +301,10 @@ def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFix
         analysis.temporal(RUNS / "aligned", steps=[9])
 
 
-@pytest.mark.full
-def test_siblings_with_and_without_the_skill(tmp_path: Path) -> None:
-    from alignopsd_trl.environments import load
-
-    limits = {"max_prompt_length": 256, "max_completion_length": 40, "skill_tokens": 64}
-    student, privileged = analysis.play_siblings("tiny", load("webshop_tiny"), tmp_path, 2, 2, **limits)
-    sides = [pd.read_parquet(folder) for folder in (student, privileged)]
-    for side in sides:
-        assert side.groupby("task").rollout.unique().map(list).tolist() == [["0000", "0001"]] * 2
-    assert [side.prompt.str.contains("Guidance").any() for side in sides] == [False, True]
-    found = analysis.temporal(student, privileged=privileged)
-    assert found.numbers["self-privileged"]["rollout pairs"] == 8
+@pytest.mark.parametrize(
+    "name, instead", [("sheet", "python -m research.annotation"), ("sensitivity", "alignopsd study")]
+)
+def test_a_command_that_is_gone_says_what_to_do(name: str, instead: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*name.split(), "run"])
+    assert stopped.value.code == 2 and instead in capsys.readouterr().err

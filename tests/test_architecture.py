@@ -53,11 +53,7 @@ MAY_IMPORT = {
     "evaluation": ("turns", "chat", "models", "rollout", "runs.progress", "statistics", "evaluation"),
     "runs": ("chat.options", "models", "options", "rollout.metrics", "runs", "statistics", "turns"),
     "viewer": ("records", "runs.state", "runs.command", "runs.files", "statistics", "viewer"),
-    "analysis": (
-        *("records", "runs.command", "runs.files", "runs.progress", "runs.sizes", "encoder", "methods.align_opsd"),
-        "analysis",
-        *("chat", "checks.loading", "evaluation", "models", "rollout", "scoring", "skills", "statistics"),
-    ),
+    "analysis": ("records", "runs.command", "runs.files", "encoder", "methods.align_opsd", "analysis", "statistics"),
     "sharing": ("chat.options", "config", "evaluation", "records", "runs", "sharing", "skills"),
     "checks": (
         *("chat", "checks", "config", "encoder", "methods", "models", "options", "privileged", "rollout", "runs"),

@@ -22,9 +22,8 @@ from fakes.corridor import (
 from alignopsd_trl import statistics
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
-from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
+from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, reliability, task_mean
 from alignopsd_trl.measure.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
-from alignopsd_trl.measure.report import page
 from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
 from alignopsd_trl.measure.training import FidelityListener
 from alignopsd_trl.measure.tree import Tree, back_up, turn_advantages
@@ -340,49 +339,21 @@ def test_tasks_without_a_part_in_a_figure_are_not_counted() -> None:
     assert np.isfinite(figures["r_blamed"].low)
 
 
-def test_kinds_are_the_longest_beginnings_that_are_frequent() -> None:
-    actions = ["click[buy now]"] * 10 + [f"click[{n}]" for n in range(10)] + ["search[lamp]", "go to bed"]
-    names = kinds(actions, [str(place % 4) for place in range(len(actions))], least=0.2)
-    assert names[0] == "click[buy now]" and names[12] == "click[ ..." and set(names[20:]) == {"other"}
-    one = kinds(["go to a"] * 9 + ["go to b"] * 3, ["x"] * 9 + ["x", "y", "z"], least=0.2)
-    assert set(one) == {"go to ...", "go to b"}
-    asked = [f"<search>{place} of {place}</search>" for place in range(9)] + ["<answer>unknown</answer>"] * 6
-    asked += [f"<answer>{place}</answer>" for place in range(3)]
-    found = kinds(asked, [str(place % 5) for place in range(len(asked))])
-    assert found == ["<search> ..."] * 9 + ["<answer>unknown</answer>"] * 6 + ["<answer> ..."] * 3
-    assert kinds(["", "", "click[< prev]", "click[< prev]"], list("abab")) == ["(none)"] * 2 + ["click[< prev]"] * 2
-
-
-def test_rows_by_kind_resample_tasks() -> None:
+def test_a_mean_over_turns_resamples_tasks() -> None:
     """What a task has in common is no fact that each of its turns tells again."""
-    turns, truth = _turns(tasks=12)
-    names = ["a", "b"] * (len(truth) // 2)
+    turns, _ = _turns(tasks=12)
     common = np.random.default_rng(3).normal(size=12)[turns.task]
     shifted = replace(turns, advantage=turns.advantage + common)
-    rows = by_kind(turns, names, {"grpo": turns.outcome, "half": 0.5 * turns.outcome})
-    assert {(row["kind"], row["side"]) for row in rows} == {(k, s) for k in "ab" for s in ("praised", "blamed")}
-    for row, apart in zip(rows, by_kind(shifted, names, {}), strict=True):
-        here = (np.array(names) == row["kind"]) & (turns.outcome == (1 if row["side"] == "praised" else -1))
-        assert row["turns"] == here.sum() and row["tasks"] == len(set(turns.task[here]))
-        assert [row["weight"][name].value for name in ("grpo", "half")] == pytest.approx([1.0, 0.5])
-        assert row["weight"]["half"].high == pytest.approx(0.5)
-        assert row["a_mc"].value == pytest.approx(turns.advantage[here].mean())
+    for here in (turns.outcome == 1, turns.outcome == -1):
+        own, apart = (task_mean(one, one.advantage, here) for one in (turns, shifted))
+        assert own.value == pytest.approx(turns.advantage[here].mean())
         means = [shifted.advantage[here & (turns.task == task)].mean() for task in set(turns.task[here])]
         half = 2.2 * np.std(means, ddof=1) / np.sqrt(len(means))
-        assert apart["a_mc"].high - apart["a_mc"].low == pytest.approx(2 * half, rel=0.35)
-        assert apart["a_mc"].high - apart["a_mc"].low > 1.8 * (row["a_mc"].high - row["a_mc"].low)
+        assert apart.high - apart.low == pytest.approx(2 * half, rel=0.35)
+        assert apart.high - apart.low > 1.8 * (own.high - own.low)
 
 
-def test_kinds_of_few_tasks_have_no_interval() -> None:
-    turns, truth = _turns(tasks=8)
-    names = ["rare" if task < 2 else "common" for task in turns.task]
-    rows = by_kind(turns, names, {"grpo": turns.outcome * (1 + 0.1 * truth)})
-    facts = {"success": 0.5, "rollouts": 32, "tasks": 8, "turns": 160, "measured_turns": 160, "measured_tasks": 8}
-    facts |= {"walks": 1, "walked_turns": 1, "median_walks": 1, "reliability": 0.5, "pivotal": 0.1, "cpu_seconds": 1}
-    figures = agreement(turns, {"grpo": turns.outcome * (1 + 0.1 * truth)}, "grpo")
-    lines = page(facts | {"command": ""}, figures, rows).split("\n")
-    for row in rows:
-        shown = next(line for line in lines if line.startswith(f"| {row['kind']} | {row['side']} |"))
-        assert ("[-]" in shown) == (row["kind"] == "rare") and f"{row['a_mc'].value:+.2f} [" in shown
-        kept = plain(row)
-        assert (kept["a_mc"]["low"] is None) == (kept["weight"]["grpo"]["low"] is None) == (row["kind"] == "rare")
+def test_a_mean_over_few_tasks_has_no_interval() -> None:
+    turns, _ = _turns(tasks=8)
+    rare, common = (task_mean(turns, turns.advantage, chosen) for chosen in (turns.task < 2, turns.task >= 2))
+    assert str(rare).endswith("[-]") and plain(rare)["low"] is None and np.isfinite(common.low)

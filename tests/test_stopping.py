@@ -127,7 +127,6 @@ def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, caps
         ["demonstrate", "no_such_task", "--output", "/proc/x.jsonl"],
         ["warm_start", "no_such_task", "--data", "DATA", "--output", "/proc/x"],
         ["evaluate", "--model", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
-        ["analyse", "play", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
         ["measure", "--model", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
         ["measure", "webshop_tiny", "--output", "/proc/x"],
     ],

@@ -24,9 +24,7 @@ from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.records import write_records
 from alignopsd_trl.statistics import mean, paired, paired_ratio
 from alignopsd_trl.study.__main__ import main
-from alignopsd_trl.study.choice import choices, fewest_near_best, late_success
-from alignopsd_trl.study.differences import difference_figure
-from alignopsd_trl.study.figures import sensitivity_figure, training_figure
+from alignopsd_trl.study.figures import difference_figure, sensitivity_figure, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.planning import plan
 from alignopsd_trl.study.render import render
@@ -440,24 +438,6 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made and not written, which takes seconds."""
     monkeypatch.setattr("alignopsd_trl.study.render.save", lambda figure, path: None)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_steps_are_chosen_on_training_tasks_by_the_one_standard_error_rule(tmp_path: Path) -> None:
-    assert fewest_near_best({12: [50.0, 52.0], 48: [53.0, 55.0]}) == 48  # 51 against 54, error 1
-    assert fewest_near_best({12: [50.0, 52.0], 24: [52.0, 54.2], 48: [53.0, 55.0]}) == 24
-    assert fewest_near_best({12: [50.0], 48: [50.0]}) == 12 and fewest_near_best({12: [50.0], 48: [50.1]}) == 48
-    assert late_success([0.0, 0.0, 0.0, 0.0, 0.5, 1.0]) == 75.0 and late_success([0.3]) == 30.0
-    steps = {"settings": json.dumps({"num_iterations": 4}), "updates": 12, "method": "grpo"}
-    rows = [row("GRPO", seed, 10.0, 0) for seed in range(2)]
-    rows += [row("GRPO, 4 steps", seed, 90.0, 1, **steps) for seed in range(2)]
-    rows += [row("GRPO, band", seed, 90.0, 2, method="grpo", settings='{"band": 1}') for seed in range(2)]
-    (choice,) = choices(pd.DataFrame(rows))
-    assert choice.chosen == 12 and choice.found == {3: [10.0, 10.0], 12: [90.0, 90.0]}
-    text = render("steps", pd.DataFrame(rows), tmp_path).read_text(encoding="utf-8")
-    assert "- WebShop: GRPO, 4 steps. Success on training tasks: GRPO (3 steps): 10.0, GRPO, 4 steps (12" in text
-    alone = render("none", pd.DataFrame(rows[:2]), tmp_path).read_text(encoding="utf-8")
-    assert "Steps of a round" not in alone
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -12,12 +12,9 @@ import importlib
 from typing import Any
 
 _FROM = {
-    **dict.fromkeys(("agreement", "export_sheet", "read_annotations"), "annotation"),
     "Finding": "finding",
     "dynamics": "training_dynamics",
     "mechanism": "mechanistic",
-    "play_siblings": "playing",
-    "sensitivity": "option_sensitivity",
     "spans": "span_lengths",
     "temporal": "temporal_mismatch",
     "thinking": "thinking_audit",

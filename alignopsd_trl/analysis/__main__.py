@@ -16,17 +16,25 @@ COMMANDS = {
     "spans": "lengths of decision spans by task",
     "mechanism": "matches, spans over the divergence curve, gaps before and after",
     "dynamics": "reward, gaps, spans, weights over training; runs beside each other",
-    "sensitivity": "success against the options in which runs, or a study's rows, differ",
-    "sheet": "trajectories for annotators, as .csv (people) or .json (agents)",
-    "agreement": "the method's boundaries against a sheet that came back",
-    "play": "rollouts with and without the skill, for temporal --privileged",
 }
-_OUTPUT = {"sheet": "the sheet, .csv or .json", "play": "gets student/ and privileged/"}
+GONE = {
+    "sensitivity": "is drawn by a study with sweeps: alignopsd study sensitivity_tiny",
+    **dict.fromkeys(
+        ("play", "--privileged"),
+        "is a training round in which the teacher plays too: alignopsd train RECIPE --privileged_siblings 4",
+    ),
+    **dict.fromkeys(("sheet", "agreement", "--annotations"), "is of a checkout: python -m research.annotation"),
+}
+"""Commands and flags of earlier releases -> their replacements."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs ``alignopsd analyse``."""
+    argv = sys.argv[1:] if argv is None else argv
     parser = CommandParser(prog="alignopsd analyse", description="One of the paper's analyses, from records.")
+    for word in (*argv[:1], *(one for one in argv if one.startswith("--"))):
+        if word in GONE:
+            parser.error(f"{word} {GONE[word]}")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, about in COMMANDS.items():
         _arguments(name, commands.add_parser(name, help=about, description=about))
@@ -37,71 +45,26 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _arguments(name: str, parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    if name == "play":
-        add("run", metavar="model", help="hub id, path or shipped policy")
-    else:
-        several = name in ("spans", "dynamics", "sensitivity")
-        add("run", nargs="+" if several else None, help="output folder of a run")
-    told = _OUTPUT.get(name, "folder for figure and data; RUN/analysis by default")
-    add("-o", "--output", type=Path, required=name in _OUTPUT, help=told)
+    add("run", nargs="+" if name in ("spans", "dynamics") else None, help="output folder of a run")
+    add("-o", "--output", type=Path, help="folder for figure and data; RUN/analysis by default")
     if name in ("temporal", "thinking", "spans"):
         add("--step", type=int, action="append", dest="steps", help="only this step; repeatable")
     if name in ("thinking", "mechanism"):
         add("--encoder", help="'lexical', an id or a path; the run's own by default")
-    if name == "temporal":
-        add("--privileged", help="rollouts of the same tasks with the skill; 'play' makes them")
-    elif name == "thinking":
+    if name == "thinking":
         add("--threshold", type=float, help="gamma_H; the run's own by default")
-    elif name == "spans":
-        add("--annotations", type=Path, help="a sheet that came back, for its mean length")
     elif name == "mechanism":
         add("--step", type=int)
         add("--task")
         add("--rollout")
-    elif name == "sheet":
-        add("--episodes", type=int, default=50)
-        add("--seed", type=int, default=0, help="of the draw")
-    elif name == "agreement":
-        add("annotations", metavar="sheet", type=Path, help="with the annotators' goals")
-    elif name == "play":
-        add("--environment", required=True)
-        add("--tasks", type=int, default=100)
-        add("--siblings", type=int, default=4)
-        add("--temperature", type=float, default=1.0)
-        add("--seed", type=int, default=0)
-        for size in ("max_prompt_length", "max_completion_length", "skill_tokens"):
-            add(f"--{size}", type=int, help="by default as the policy was trained")
-        add("--device", default="cpu")
 
 
 def _run(name: str, run: Any, output: Path | None, options: dict[str, Any]) -> None:
     from alignopsd_trl import analysis
 
-    if name == "sheet":
-        print(analysis.export_sheet(run, output, **options))
-    elif name == "play":
-        _play(run, output, options)
-    else:
-        finding = getattr(analysis, name)(run, **options)
-        first = Path(run[0] if isinstance(run, list) else run)
-        print(finding)
-        print(*finding.save(output or (first if first.is_dir() else first.parent) / "analysis"), sep="\n")
-
-
-def _play(model: str, folder: Any, options: dict[str, Any]) -> None:
-    from alignopsd_trl.analysis import play_siblings
-    from alignopsd_trl.environments.loading import load
-    from alignopsd_trl.runs.files import check_folder
-    from alignopsd_trl.runs.progress import Bar
-    from alignopsd_trl.runs.sizes import choose_sizes
-
-    check_folder(str(folder), "output")
-    suite = load(options.pop("environment"))
-    sizes, told = choose_sizes(model, {name: value for name, value in options.items() if value})
-    options |= {name: sizes[name] for name in ("max_prompt_length", "max_completion_length", "skill_tokens")}
-    print(told, file=sys.stderr, flush=True)
-    with Bar(2 * options["tasks"] * options["siblings"], suite.name) as bar:
-        print(*play_siblings(model, suite, folder, **options, progress=bar), sep="\n")
+    finding = getattr(analysis, name)(run, **options)
+    print(finding)
+    print(*finding.save(output or Path(run[0] if isinstance(run, list) else run) / "analysis"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.analysis.annotation import Annotations, read_annotations
-from alignopsd_trl.analysis.drawing import BLUE, GREY, label, panels
+from alignopsd_trl.analysis.drawing import BLUE, label, panels
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, distinct, name_of, turns_of
 
 REASONS = {"": "first of a rollout", "threshold": "shift", "guided": "too long, shift", "forced": "too long, length"}
 
 
-def spans(
-    run: Records | Sequence[Records],
-    steps: Sequence[int] | None = None,
-    annotations: str | os.PathLike | Annotations | None = None,
-) -> Finding:
+def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) -> Finding:
     """Counts lengths of decision spans by task category, and reasons for their beginnings; one subplot per run.
 
     Args:
         run: one or several runs, such as one per benchmark.
         steps (*optional*): only these rollout steps.
-        annotations (*optional*): an annotated sheet, whose mean length is drawn too.
 
     Raises:
         ValueError: if a run recorded no spans.
@@ -34,14 +27,10 @@ def spans(
     runs = list(run) if isinstance(run, list | tuple) else [run]
     found = {name: span_table(one, steps) for name, one in zip(distinct(map(name_of, runs)), runs, strict=True)}
     table = pd.concat([lengths.assign(run=name) for name, lengths in found.items()], ignore_index=True)
-    numbers: dict[str, Any] = {name: _numbers(lengths) for name, lengths in found.items()}
-    noted = None
-    if annotations is not None:
-        cuts, turns = zip(*read_annotations(annotations).values(), strict=True)
-        noted = numbers["annotated spans, mean length (turns)"] = sum(turns) / sum(len(one) + 1 for one in cuts)
+    numbers = {name: _numbers(lengths) for name, lengths in found.items()}
     counts: Any = table.groupby(["run", "category", "length"]).size()
     lengths = counts.rename("spans").reset_index()
-    return Finding("spans", numbers, {"lengths": lengths, "spans": table}, _drawn(found, noted))
+    return Finding("spans", numbers, {"lengths": lengths, "spans": table}, _drawn(found))
 
 
 def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:
@@ -67,12 +56,10 @@ def _numbers(table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _drawn(found: dict[str, pd.DataFrame], noted: float | None) -> Any:
+def _drawn(found: dict[str, pd.DataFrame]) -> Any:
     figure, axes = panels(len(found), columns=3)
     longest = max(table.length.max() for table in found.values())
     for axis, (name, table) in zip(axes, found.items(), strict=True):
-        if noted is not None:
-            axis.axvline(noted, color=GREY, linestyle="--", label=f"annotated {noted:.2f}")
         axis.set_xlim(0.4, longest + 0.6)
         draw_lengths(axis, table, f"{name}: {len(table):,} spans")
     return figure

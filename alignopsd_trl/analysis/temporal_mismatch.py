@@ -23,28 +23,30 @@ from alignopsd_trl.statistics import clustered_ratio
 _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
 
 
-def temporal(run: Records, privileged: Records | None = None, steps: Sequence[int] | None = None) -> Finding:
-    """Measures same-turn disagreement and cross-turn displacement of siblings and, if given, of privileged rollouts.
+def temporal(run: Records, steps: Sequence[int] | None = None) -> Finding:
+    """Measures same-turn disagreement and cross-turn displacement of siblings and, where the teacher played some of
+    them (``privileged_siblings``), of the policy's rollouts with the teacher's.
 
     Args:
-        run: the student's rollouts.
-        privileged (*optional*): rollouts of the same tasks with the skill in the prompt, such as those of
-            `play_siblings`.
-        steps (*optional*): only these rollout steps of ``run``.
+        run: a run with siblings.
+        steps (*optional*): only these rollout steps.
 
     Raises:
-        ValueError: if no task has two rollouts, or the runs share no task.
+        ValueError: if no task has two rollouts of the policy.
     """
-    own = _episodes(run, steps)
-    compared = {"self-self": _pairs(own, own)}
-    if privileged is not None:
-        compared["self-privileged"] = _pairs(own, _episodes(privileged))
+    frame = turns_of(run, ["observation"], steps, welcome=["privileged", *_SOURCES])
+    taught = frame.get("privileged", pd.Series(False, frame.index)).fillna(False).astype(bool)
+    own, theirs = _episodes(frame[~taught]), _episodes(frame[taught])
+    compared = {"self-self": [(key[1], *pair) for key, one in own.items() for pair in combinations(one, 2)]}
+    if theirs:
+        both = ((key, product(one, theirs.get(key, []))) for key, one in own.items())
+        compared["self-privileged"] = [(key[1], *pair) for key, pairs in both for pair in pairs]
     if empty := [name for name, found in compared.items() if not found]:
         raise ValueError(f"no {empty[0]} pairs in {name_of(run)}: a task needs two rollouts, and both sides the task")
     same = pd.concat([_same_turn(pairs).assign(comparison=name) for name, pairs in compared.items()])
     moved = pd.concat([_matches(pairs).assign(comparison=name) for name, pairs in compared.items()])
     numbers: dict[str, Any] = {name: _numbers(same, moved, pairs, name) for name, pairs in compared.items()}
-    used = _training_use(run, steps)
+    used = _training_use(frame)
     tables = {"same_turn": _by_turn(same), "displacement": moved} | ({} if used is None else {"off_turn_weight": used})
     if used is not None:
         numbers["off-turn share of matching weight"] = clustered_ratio(used.off_turn_weight, used.weight)
@@ -54,9 +56,8 @@ def temporal(run: Records, privileged: Records | None = None, steps: Sequence[in
 # Pairs of rollouts
 
 
-def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[int, str], list[list[Operation | None]]]:
+def _episodes(frame: pd.DataFrame) -> dict[tuple[int, str], list[list[Operation | None]]]:
     """Returns operations of each rollout by (step, task)."""
-    frame = turns_of(run, ["observation"], steps)
     found: dict[tuple[int, str], list[list[Operation | None]]] = {}
     by_rollout: Any = frame.groupby(EPISODE, sort=True)
     for (step, task, _), turns in by_rollout:
@@ -65,16 +66,6 @@ def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[in
         read = operations(turns.action.tolist(), turns.observation.tolist(), turns.action_valid.astype(bool).tolist())
         found.setdefault((int(step), str(task)), []).append(read)
     return found
-
-
-def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
-    """Returns pairs of rollouts of one task: two siblings of a step, or one rollout of each run."""
-    if left is right:
-        return [(task, *pair) for (_, task), rollouts in left.items() for pair in combinations(rollouts, 2)]
-    theirs: dict[str, list] = {}
-    for (_, task), rollouts in right.items():
-        theirs.setdefault(task, []).extend(rollouts)
-    return [(task, *pair) for (_, task), ours in left.items() for pair in product(ours, theirs.get(task, []))]
 
 
 def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
@@ -144,14 +135,9 @@ def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["comparison", "turn", "positions", "different", "share", "low", "high"])
 
 
-def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | None:
+def _training_use(frame: pd.DataFrame) -> pd.DataFrame | None:
     """Returns by step the matching weight on sources at other turn numbers; `None` for a run without matches."""
-    try:
-        frame = turns_of(run, _SOURCES, steps)
-    except ValueError:
-        return None
-    pairs = used_pairs(frame)
-    if pairs.empty:
+    if not {*_SOURCES} <= {*frame} or (pairs := used_pairs(frame)).empty:
         return None
     weight = pairs.credit_source_weights
     sums = pd.DataFrame(

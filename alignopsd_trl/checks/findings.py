@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,3 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{'WRONG' if self.ruins else 'look '} {self.about}: {self.text}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
@@ -29,11 +30,8 @@ def check_sessions(
     Raises:
         ValueError: if the server gives fewer sessions.
     """
-    batch = open_batch(factory, episodes, time_limit)
-    try:
+    with closing(open_batch(factory, episodes, time_limit)) as batch:
         failures = _failures(batch, range(episodes), {"seed": 0, "dynamics_seed": 0, **row})
-    finally:
-        batch.close()
     if len(failures) == episodes:
         raise ValueError(
             f"environment {batch.name}: reset() fails for every client ({_short(failures[0])}); start the server, or "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,9 +50,8 @@ def content(row: Mapping[str, Any]) -> str:
 
 def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> Iterator[Finding]:
     """Resets siblings of some tasks, and again after a step; yields findings if they fail or differ."""
-    batch = open_batch(factory, SIBLINGS, time_limit)
-    seed = torch.initial_seed()
-    try:
+    with closing(open_batch(factory, SIBLINGS, time_limit)) as batch:
+        seed = torch.initial_seed()
         for row in rows[:TRIED]:
             found = list(_siblings(batch, row))
             yield from found
@@ -63,8 +63,6 @@ def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_l
                 "the environment calls torch.manual_seed, which sets the numbers that the policy is sampled with; draw "
                 "from a torch.Generator of its own",
             )
-    finally:
-        batch.close()
 
 
 def check_first_prompts(

@@ -194,9 +194,7 @@ def evaluate(
         skills_in_rollout=skills is not None,
         progress=progress,
     )
-    try:
+    with contextlib.closing(environments):
         played = play_panel(player, model, panel, slots=batch_size, seed=seed)
-    finally:
-        environments.close()
     outcomes = [Outcome.of(trajectory) for trajectory in played]
     return summarise(panel, outcomes, skills=skills is not None, temperature=temperature, seed=seed), played

@@ -7,8 +7,8 @@ tables of protocol, rectification and credit; method facts H.
 
 from __future__ import annotations
 
-import importlib.util
 import math
+import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,12 +152,8 @@ def preset(
         "model_name_or_path": BACKBONES[backbone].hub_id,
         **benchmark.preset,
         **released,
-        **_of_method(method, method_options or {}),
+        **({"beta": 0.0} if method == "opsd" and (method_options or {}).get("form") != "gated" else {}),
     }
-
-
-def _of_method(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"beta": 0.0} if method == "opsd" and options.get("form") != "gated" else {}
 
 
 def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
@@ -183,32 +179,17 @@ def _of_module(name: str) -> Any:
         raise ValueError(f"recipe {name!r} is unknown; {near(name, preset_names())}{known}")
     if hasattr(module, "PRESET"):
         return module.PRESET
-    found = preset_beside(module)
-    if not found:
-        place = module.__file__
-        raise ValueError(
-            f"recipe {name!r} is the module {place}, with no PRESET in it or in a {RECIPE} beside it; {known}"
-        )
-    return found
-
-
-def preset_beside(module: ModuleType | None) -> Mapping[str, Any]:
-    """Returns the ``PRESET`` of the recipe in the folder of a task's module; empty if there is none."""
-    preset = recipe_beside(module).get("PRESET", {})
-    return dict(preset) if isinstance(preset, Mapping) else {}
+    if found := recipe_beside(module).get("PRESET"):
+        return found
+    place = module.__file__
+    raise ValueError(f"recipe {name!r} is the module {place}, with no PRESET in it or in a {RECIPE} beside it; {known}")
 
 
 def recipe_beside(module: ModuleType | None) -> Mapping[str, Any]:
     """Returns the names of the recipe in the folder of a task's module; empty if there is none."""
     file = getattr(module, "__file__", None)
     recipe = Path(file).with_name(RECIPE) if file else None
-    if recipe is None or not recipe.is_file():
-        return {}
-    found = importlib.util.spec_from_file_location("_recipe_of_a_task", recipe)
-    assert found is not None and found.loader is not None, "a file that ends in .py has a loader"
-    loaded = importlib.util.module_from_spec(found)
-    found.loader.exec_module(loaded)
-    return vars(loaded)
+    return runpy.run_path(str(recipe), run_name="_recipe_of_a_task") if recipe and recipe.is_file() else {}
 
 
 def divisors(number: int) -> list[int]:

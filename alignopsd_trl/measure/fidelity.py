@@ -19,7 +19,7 @@ import pandas as pd
 
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.measurement import Cache, Measurement, cpu_seconds, measured
-from alignopsd_trl.measure.metrics import agreement, by_kind, kinds
+from alignopsd_trl.measure.metrics import agreement
 from alignopsd_trl.measure.report import page
 from alignopsd_trl.measure.setup import environment_preset, prepare
 from alignopsd_trl.measure.sources import figures_of, measure_sources, source_lines
@@ -50,23 +50,21 @@ def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
             rows = session.draw_tasks(arguments.tasks)
         one = measured(session, rows, cache)
         sources = measure_sources(session, one, cache)
-    table = one.table.assign(kind=kinds(one.table.action, one.table.task))
-    known = measured_rows([table])
+    known = measured_rows([one.table])
     turns, credit = turns_of(known), credit_of(known)
     facts = {"command": shown, **_facts(one, known), **turns.quality, "cpu_seconds": cpu_seconds() - began}
     reference = "align_opsd" if "align_opsd" in credit else next(iter(credit))
     figures = agreement(turns, credit, reference, arguments.seed) if len(known) else {}
-    texts = {name: figures_of([table], arguments.seed) for name, table in sources.items()}
-    rows = by_kind(turns, list(known.kind), credit)
+    texts = {name: figures_of([one.table], arguments.seed) for name, table in sources.items()}
     result = plain(
         facts
-        | {"figures": figures, "privileged": texts, "kinds": rows, "identity": identity}
+        | {"figures": figures, "privileged": texts, "identity": identity}
         | {"encoder": arguments.encoder, "step": arguments.step, "environment": dict(session.suite.description)}
         | {"settings": {label: _settings(method) for label, method in session.variants.items()}}
     )
-    folder, text = arguments.output, "\n".join([page(facts, figures, rows), *source_lines(texts)])
+    folder, text = arguments.output, "\n".join([page(facts, figures), *source_lines(texts)])
     write_json(folder / "fidelity.json", result)
-    write_records(folder / "turns.parquet", table.to_dict("records"))
+    write_records(folder / "turns.parquet", one.table.to_dict("records"))
     write_text(folder / "report.md", text)
     print(text)
     print(f"figures, turns and page are in {path_as_given(folder)}")

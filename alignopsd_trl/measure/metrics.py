@@ -6,11 +6,8 @@ would contain its noise; the product of its two independent halves is summed ins
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
@@ -150,52 +147,6 @@ def _slope(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return numerator / np.where(denominator > 0, denominator, np.nan)
-
-
-# Kinds of decision
-
-
-def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> list[str]:
-    """Names the kind of each action: its longest prefix, in words, that a share ``least`` of the actions have and that
-    occurs in three tasks (in all if there are fewer)."""
-    met = defaultdict(list)  # a beginning -> the tasks of its actions
-    beginnings = [["".join(words[: place + 1]) for place in range(len(words))] for words in map(_words, actions)]
-    for own, task in zip(beginnings, tasks, strict=True):
-        for one in own:
-            met[one].append(task)
-    needed, spread = max(2.0, least * len(actions)), min(3, len(set(tasks)))
-    frequent = {one for one, found in met.items() if len(found) >= needed and len(set(found)) >= spread}
-
-    def name(own: Sequence[str]) -> str:
-        found = next((one for one in reversed(own) if one in frequent), None)
-        return "other" if found is None else found.strip() + (" ..." if found != own[-1] else "")
-
-    return [name(own) for own in beginnings]
-
-
-def _words(action: str) -> list[str]:
-    """Splits an action into words: ``click[buy now]`` into ``click[``, ``buy ``, ``now]``; also after tags."""
-    return [part for part in re.split(r"(?<=[ \[(>])|(?=<)", action) if part] or ["(none)"]
-
-
-def by_kind(
-    turns: Turns, names: Sequence[str], credit: Mapping[str, np.ndarray], seed: int = 0
-) -> list[dict[str, Any]]:
-    """Makes one row per kind and sign of the trajectory's advantage: turns, mean A_MC (`Interval`), share of pivotal
-    turns, and the ratio of each variant's credit to a flat split's (`Interval`)."""
-    label, side, size = np.array(names), np.sign(turns.outcome), np.abs(turns.outcome)
-    weights = {one: values * side / np.where(size, size, 1) for one, values in credit.items()}
-    rows = []
-    for kind in sorted(set(names), key=lambda one: -names.count(one)):
-        for name, sign in (("praised", 1), ("blamed", -1)):
-            here = (side == sign) & (label == kind)
-            if here.any():
-                row: dict[str, Any] = {"kind": kind, "side": name, "turns": int(here.sum())}
-                row |= {"tasks": len(set(turns.task[here])), "a_mc": task_mean(turns, turns.advantage, here, seed)}
-                row["pivotal"] = float(turns.pivotal[here].mean())
-                row["weight"] = {one: task_mean(turns, own, here * size, seed) for one, own in weights.items()}
-                rows.append(row)
-    return rows
 
 
 def task_mean(turns: Turns, values: np.ndarray, weights: np.ndarray, seed: int = 0) -> Interval:

@@ -15,13 +15,9 @@ from alignopsd_trl.runs.files import plain, read_json, write_json
 from alignopsd_trl.statistics import Interval
 
 SHOWN = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "sign_agreement", "lift")
-MOST_KINDS = 8
-MOST_VARIANTS = 6  # columns of the table of kinds
 
 
-def page(
-    facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]], kinds: Sequence[Mapping[str, Any]]
-) -> str:
+def page(facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]]) -> str:
     """Returns the page of text (Markdown)."""
     lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), ""]
     if facts.get("failed_rollouts"):
@@ -31,7 +27,7 @@ def page(
         return "\n".join([*lines, "No group differs in its rewards: there is no credit to measure.", ""])
     lines += [*figure_lines(figures), "", *(f"{name}: {MEANING[name]}." for name in SHOWN)]
     lines += ["'-' where credit is the same on all turns of a trajectory. Intervals: 95 %, resampled tasks.", ""]
-    return "\n".join([*lines, *_kind_lines(kinds)])
+    return "\n".join(lines)
 
 
 def markdown(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
@@ -58,21 +54,6 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 def _number(value: float) -> str:
     return "-" if not np.isfinite(value) else f"{value:.2f}"
-
-
-def _kind_lines(kinds: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not kinds:
-        return []
-    labels = list(kinds[0]["weight"])[:MOST_VARIANTS]
-    names = list(dict.fromkeys(row["kind"] for row in kinds))[:MOST_KINDS]
-    rows = []
-    for row in kinds:
-        if row["kind"] in names:
-            shown = [row["kind"].replace("|", "\\|"), row["side"], row["turns"], row["tasks"], f"{row['a_mc']:+.2f}"]
-            rows.append([*shown, f"{row['pivotal']:.2f}", *(row["weight"][one] for one in labels)])
-    head = ["decision", "side", "turns", "tasks", "A_MC", "pivotal", *(f"weight {one}" for one in labels)]
-    about = ["## By kind of decision", "", "Weight: credit over the outcome advantage, 1 for a flat split.", ""]
-    return [*about, *markdown(head, rows), ""]
 
 
 # Several measurements

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -64,9 +64,7 @@ class Report:
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
 
     def to_dict(self) -> dict[str, Any]:
-        given = {name: getattr(self, name) for name in ("success", "rewards", "prompt", "answer", "tokens", "round")}
-        given["max_prompt_length"] = self.max_prompt_length
-        return {**given, "findings": [one.to_dict() for one in self.findings]}
+        return asdict(self)
 
 
 def check_task(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TASK = "a module with suite(), its file or folder, MODULE:CLASS of a TRL class, or the address of an OpenEnv server"
 SKILLED = f"share of episodes played under the skill; {SKILLED_SHARE:g}, at which the policy follows it in a prompt"
+LEAST = {"episodes": 1, "max_prompt_length": 1}
 FOLDER, FILE = "policy", "demonstrations.jsonl"
 """Default outputs: the policy's folder (`warm_start`) and the file of demonstrations (`demonstrate`)."""
 
@@ -61,8 +62,8 @@ def check(argv: Sequence[str]) -> int:
     games = ", ".join(BENCHMARKS)
     parser.add_argument("--play", action="store_true", help=f"play {games} by hand instead; --play --help says how")
     given = parser.parse_args(argv)
+    parser.at_least(given, LEAST)
     with reported("alignopsd check", quietly=True, resumes=None), setup():
-        _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
         from alignopsd_trl.own_task.check import check_task
 
         here = ("task", "environment_options", "rows", "json", "play")
@@ -93,8 +94,8 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=place, default=FILE)
     given = parser.parse_args(argv)
+    parser.at_least(given, LEAST)
     with reported("alignopsd demonstrate", quietly=True, resumes=None), setup():
-        _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
         _check_file(given.output)
         from alignopsd_trl.own_task.demonstrations import demonstrate, write_demonstrations
 
@@ -154,7 +155,7 @@ def warm_start(argv: Sequence[str]) -> None:
             print("\n".join(filter(None, (told(results), warned))))
 
 
-def _parser(name: str, description: str) -> argparse.ArgumentParser:
+def _parser(name: str, description: str) -> CommandParser:
     """Makes a parser with the arguments that all commands on a task share."""
     parser = CommandParser(prog=f"alignopsd {name}", description=description)
     parser.add_argument("task", metavar="TASK", help=TASK)
@@ -193,12 +194,6 @@ def _tokenizer(model: str | None, task: Task) -> Any:
     from alignopsd_trl.own_task.warm_start import known_tokenizer
 
     return known_tokenizer(model or task.start.model)
-
-
-def _at_least_one(**numbers: int | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"--{name} {number} must be 1 or more")
 
 
 def _check_file(path: Path) -> None:

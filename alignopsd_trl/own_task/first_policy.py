@@ -14,8 +14,6 @@ from typing import Any
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.own_task.options import SCRIPTED, SKILLED_SHARE, WarmStartConfig
 
-HELP = ("-h", "--help", "--help_all")
-
 
 def first_policy(
     task: str,
@@ -42,7 +40,7 @@ def first_policy(
         preset: the recipe's settings, of which lengths and encoder count; by default those of the task's ``train.py``.
     """
     given = [word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)]
-    if (Path(folder) / "config.json").is_file() or {*HELP, "--model", "--model_name_or_path"} & set(given):
+    if (Path(folder) / "config.json").is_file() or {"-h", "--help", "--model", "--model_name_or_path"} & set(given):
         return
     with reported(task, quietly=argv is None, resumes=None), setup():
         if "--plan" in given or int(os.environ.get("WORLD_SIZE", "1")) > 1:

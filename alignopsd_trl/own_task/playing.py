@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -79,7 +80,10 @@ class PlayedEpisode:
         opening = self.opening
         assert opening is not None, "a view is of an episode that was opened"
         seen = self.turns[-1].step if self.turns else opening
-        records = [_record(number, turn) for number, turn in enumerate(self.turns, start=1)]
+        records = [
+            Record(number, turn.view.observation, turn.action, turn.step.observation)
+            for number, turn in enumerate(self.turns, start=1)
+        ]
         shown = tuple(records[-history_length:]) if history_length else ()
         return View(opening.task_text, seen.observation, seen.admissible, shown, len(records), opening.context)
 
@@ -94,10 +98,6 @@ class PlayedEpisode:
             self.reward += ending.reward
             self.won = self.won if ending.won is None else ending.won
             self.score = self.score if ending.score is None else ending.score
-
-
-def _record(number: int, turn: PlayedTurn) -> Record:
-    return Record(number, turn.view.observation, turn.action, turn.step.observation)
 
 
 def play(
@@ -121,8 +121,7 @@ def play(
         raise ValueError(f"skilled_share={skilled_share} must be from 0 to 1")
     share = 0.0 if skills is no_skills else skilled_share
     slots = max(1, min(SLOTS, len(rows)))
-    batch = open_batch(factory, slots, time_limit)
-    try:
+    with closing(open_batch(factory, slots, time_limit)) as batch:
         played = []
         with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
             for first in range(0, len(rows), slots):
@@ -131,8 +130,6 @@ def play(
                 _play_together(batch, part, actor, skills, round_number, progress)
                 played += part
         return played
-    finally:
-        batch.close()
 
 
 def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> None:

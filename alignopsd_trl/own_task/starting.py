@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from alignopsd_trl.checks.findings import Finding
@@ -24,16 +25,13 @@ Opened = list[tuple[Row, Opening | Failure]]
 
 def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
     """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
-    slots, end = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS
-    batch, opened = open_batch(task.suite.factory, slots, time_limit), []
-    try:
+    slots, end, opened = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS, list[Any]()
+    with closing(open_batch(task.suite.factory, slots, time_limit)) as batch:
         for first in range(0, len(rows), slots):
             part = rows[first : first + slots]
             opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)
             if time.monotonic() > end:
                 break
-    finally:
-        batch.close()
     return opened
 
 
@@ -66,8 +64,7 @@ def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remed
 
 def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding]:
     """Executes unknown actions, such as an untrained policy writes; yields a finding if one is not refused."""
-    batch = open_batch(task.suite.factory, 1, time_limit)
-    try:
+    with closing(open_batch(task.suite.factory, 1, time_limit)) as batch:
         native = getattr(batch.prompt, "native", False)
         for action in UNKNOWN:
             (opening,) = batch.reset([0], [seeded(batch, row)])
@@ -78,8 +75,6 @@ def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding
             if text:
                 yield Finding("action", f"step({action!r}), which is no action, {text}", ruins)
                 return
-    finally:
-        batch.close()
 
 
 def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
@@ -95,8 +90,7 @@ def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
 
 def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
     """Plays the actions of some episodes again, with the same seeds; yields a finding if a step differs."""
-    batch = open_batch(task.suite.factory, 1, time_limit)
-    try:
+    with closing(open_batch(task.suite.factory, 1, time_limit)) as batch:
         for episode in [one for one in played if one.turns][:TRIED]:
             batch.reset([0], [seeded(batch, episode.row)])
             for number, turn in enumerate(episode.turns, start=1):
@@ -111,8 +105,6 @@ def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> I
                         "chance on the way is meant, from 'dynamics_seed'",
                     )
                     return
-    finally:
-        batch.close()
 
 
 def _told(step: Step) -> tuple[Any, ...]:

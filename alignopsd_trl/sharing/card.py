@@ -25,7 +25,7 @@ from alignopsd_trl.evaluation.summary import Estimate
 from alignopsd_trl.runs.provenance import is_shipped
 from alignopsd_trl.skills import skill_budget
 
-_TEMPLATES = Environment(
+TEMPLATES = Environment(
     loader=PackageLoader("alignopsd_trl.sharing", "templates"),
     undefined=StrictUndefined,
     trim_blocks=True,
@@ -71,7 +71,7 @@ def model_card(
         eval_results=list(evaluation_results(results)),
         ignore_metadata_errors=False,
     )
-    body = _TEMPLATES.get_template("model_card.md.jinja").render(
+    body = TEMPLATES.get_template("model_card.md.jinja").render(
         name=name,
         place=place or name,
         base=base if is_hub_id(base) else Path(base).name,  # a local folder's name, without its path

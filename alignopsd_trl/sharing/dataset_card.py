@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.files import whole_json, write_text
+from alignopsd_trl.sharing.card import TEMPLATES
 
-_TEMPLATES = Environment(loader=PackageLoader("alignopsd_trl.sharing", "templates"), undefined=StrictUndefined)
 EPISODE = ["step", "task", "task_id", "rollout", "category", "task_text", "reward", "won", "score", "stop", "message"]
 
 
@@ -28,7 +26,7 @@ def write_dataset(run: Path, target: Path) -> None:
         (target / name).mkdir()
         table.to_parquet(target / name / "train.parquet", index=False)
     credit = [name for name in turns if name.startswith("credit_")]
-    card = _TEMPLATES.get_template("dataset_card.md.jinja").render(
+    card = TEMPLATES.get_template("dataset_card.md.jinja").render(
         results=results,
         columns=[name for name in turns if name not in credit],
         credit=credit,

@@ -1,8 +1,10 @@
-"""Draws the figures of a study as PNG and SVG, from its rows alone: training curves and sensitivity."""
+"""Draws the figures of a study as PNG and SVG, from its rows alone: training curves, their differences to a reference
+paired by seed, and sensitivity."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -11,18 +13,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import Axes, Figure, band, label, panels, rc_context
-from alignopsd_trl.analysis.option_sensitivity import TITLES
-from alignopsd_trl.statistics import Mean, mean
+from alignopsd_trl.analysis.drawing import SMOOTH, Axes, Figure, MaxNLocator, band, label, panels, rc_context
+from alignopsd_trl.statistics import Mean, mean, paired
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
-SPAN = 7
-"""Span of the exponential moving average in updates, as in the paper's figure of training curves."""
+TITLES = {
+    "max_sources": "retrieval top-K",
+    "similarity_threshold": r"threshold $\gamma_H$",
+    "credit_temperature": r"credit temperature $T$",
+}
+ACROSS = 4
+"""Number of axes in one row of the figure of differences."""
 
 
-def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
-    """Draws one axis per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN`
-    updates; lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
+def training_figure(rows: pd.DataFrame, table: str) -> Figure | None:
+    """Draws one axis per environment: the rollouts' success, smoothed over `SMOOTH` updates; lines are means over
+    seeds, bands their 95 % intervals. `None` without trained rows."""
     lines = [line for line in entries(rows, table) if trained(line)]
     if not lines:
         return None
@@ -30,14 +36,10 @@ def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> F
     figure, axes = panels(len(environments), width=4.8)
     for axis, environment in zip(axes, environments, strict=True):
         for number, line in enumerate(lines):
-            _draw_curve(axis, line, environment, curve, number)
-        label(axis, environment, "update", f"rollout {curve}" + _percent(curve))
+            _draw_curve(axis, line, environment, number)
+        label(axis, environment, "update", "rollout success (%)")
     axes[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
-
-
-def _percent(curve: str) -> str:
-    return " (%)" if curve in ("success", "score") else ""
 
 
 def trained(line: Entry) -> bool:
@@ -45,19 +47,18 @@ def trained(line: Entry) -> bool:
     return any(isinstance(row.get("curve_update"), list) for seeds in line.rows.values() for row in seeds.values())
 
 
-def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: int) -> None:
+def _draw_curve(axis: Axes, line: Entry, environment: str, number: int) -> None:
     own = line.method == "align_opsd" and line.settings == "{}"
     color = "black" if own else f"C{number % 10}"
     width, dashes = 2.0 if own else 1.1, "-" if number < 10 else "--"
-    draw(axis, curves(line, environment, curve), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
+    draw(axis, curves(line, environment), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
 
 
-def curves(line: Entry, environment: str, curve: str = "success") -> pd.DataFrame:
-    """Returns one column per seed: a curve by update, as its moving average over `SPAN` updates."""
-    scale = 100.0 if _percent(curve) else 1.0
+def curves(line: Entry, environment: str) -> pd.DataFrame:
+    """Returns one column per seed: success in percent by update, as its moving average over `SMOOTH` updates."""
     rows = line.rows.get(environment, {}).items()
-    found = {seed: pd.Series(row[f"curve_{curve}"], row["curve_update"], float) * scale for seed, row in rows}
-    return pd.DataFrame({seed: values.ewm(span=SPAN).mean() for seed, values in found.items()})
+    found = {seed: 100 * pd.Series(row["curve_success"], row["curve_update"], float) for seed, row in rows}
+    return pd.DataFrame({seed: values.ewm(span=SMOOTH).mean() for seed, values in found.items()})
 
 
 def draw(axis: Axes, seeds: pd.DataFrame, color: Any, alpha: float, **style: Any) -> None:
@@ -71,6 +72,41 @@ def draw(axis: Axes, seeds: pd.DataFrame, color: Any, alpha: float, **style: Any
 
 def _ends(means: Sequence[Mean]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([one.value for one in means]), np.nan_to_num([one.half for one in means])
+
+
+def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -> Figure | None:
+    """Draws one axis per environment and trained line: success of the rollouts, smoothed as in the training curves,
+    minus the reference's with the same seed. Grey: seeds; black: their mean with its 95 % interval; above it the
+    differences on the panel. `None` without a reference or another trained line."""
+    if reference is None or not trained(reference):
+        return None
+    own = (reference.method, reference.settings)
+    lines = [line for line in entries(rows, table) if trained(line) and (line.method, line.settings) != own]
+    heads: dict[str, list[Column]] = defaultdict(list)
+    for head in columns(rows, averages_only=True):
+        heads[head.environment].append(head)
+    pairs = [(name, line, curves(line, name) - curves(reference, name)) for name in heads for line in lines]
+    drawn = [(name, line, both) for name, line, one in pairs if len(both := one.dropna(axis="columns", how="all"))]
+    if not drawn:
+        return None
+    figure, axes = panels(len(drawn), 2.6, columns=min(ACROSS, len(lines)), sharey="row")
+    for axis, (name, line, seeds) in zip(axes, drawn, strict=True):
+        common = seeds.dropna()
+        axis.plot(common.index, common, color="0.7", linewidth=0.7)
+        axis.axhline(0.0, color="C3", linewidth=0.9, linestyle="--")
+        draw(axis, common, "black", 0.15, linewidth=1.6)
+        label(axis, "", "update", f"rollout success\nminus {reference.label} (points)")
+        axis.label_outer()
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        told = ", ".join(_told(line, reference, head) for head in heads[name])
+        axis.set_title(f"{name}: {line.label}\n{told}", fontsize=8)
+    return figure
+
+
+def _told(line: Entry, reference: Entry, head: Column) -> str:
+    """Returns a label with the difference in one average over the panel (evaluation set)."""
+    found = paired(per_seed(line, head), per_seed(reference, head))
+    return f"{head.title}: none" if found is None else f"{head.title} {found:+.1f}"
 
 
 def sweeps(rows: pd.DataFrame) -> list[str]:

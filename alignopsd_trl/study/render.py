@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from alignopsd_trl.study.choice import choices
-from alignopsd_trl.study.differences import difference_figure
-from alignopsd_trl.study.figures import save, sensitivity_figure, sweeps, training_figure
+from alignopsd_trl.study.figures import difference_figure, save, sensitivity_figure, sweeps, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.tables import Entry, cost_table, differences_table, entries, reference_entry, results_table
 
@@ -17,9 +15,6 @@ Figures are percent on the panel, from the last checkpoint: mean over seeds ± h
 over seeds (none for one seed). **Best** and <u>second</u> by the printed mean; an empty cell had no episodes.
 Differences are paired by seed. A star: evaluated with skills in the prompt. The intervals are of the seeds, not of the
 panel's tasks, and say nothing about several comparisons at once."""
-_STEPS = """\
-Chosen on training tasks: the fewest steps whose mean success over the last third of the rounds is within one standard
-error, over seeds, of the best."""
 _COST = """\
 Wall seconds per rollout round and phase, without evaluation; the quotient is paired by seed. CPU seconds are those of
 the whole first process of a cell, start and evaluation included."""
@@ -37,8 +32,6 @@ def render(name: str, rows: pd.DataFrame, output: Path, reference: str = "grpo")
     for sweep in sweeps(rows):
         parts += [f"## Sensitivity to {sweep}", results_table(rows, f"sweep {sweep}", averages_only=True)]
         parts += _minus(rows, f"sweep {sweep}", base)
-    if made := choices(rows):
-        parts += ["## Steps of a round", _STEPS, "\n".join(f"- {one}" for one in made)]
     parts += _pictures(rows, output, base)
     for table in ("methods", "ablations"):
         if _has(rows, table) and "seconds" in rows:

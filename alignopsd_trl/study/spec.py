@@ -41,9 +41,7 @@ _TEACHER = (
     *("teacher_model_kind", "teacher_update_rate", "teacher_sync_steps"),
     *("privileged", "privileged_siblings", "privileged_rounds"),
 )
-STEPS = ("num_iterations", "updates_per_round")
-"""Settings of a row that decide the optimiser steps of a round."""
-METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, *STEPS)
+METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, "num_iterations", "updates_per_round")
 """Settings that a row may have of its own. All rounds have the same size; a row chooses its steps a round. Everything
 else is protocol and the same for all rows."""
 

@@ -1,10 +1,13 @@
-"""The annotation protocol: exports a sheet of trajectories, reads annotated goals and compares boundaries.
+"""Do annotators cut where the method cuts? The paper's annotation protocol: a sheet of trajectories goes out, and its
+boundaries are compared with the method's own.
 
-export_sheet ──► sheet.csv (people) or sheet.json (agents) ──► read_annotations ──► agreement
+python -m research.annotation sheet RUN --output sheet.csv      # .csv for people, .json for agents
+python -m research.annotation agreement RUN sheet.csv           # the sheet that came back
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -215,3 +218,27 @@ def _drawn(numbers: Mapping[str, Any], episodes: Sequence[tuple[list[int], list[
     lines.set_yticks([])
     label(lines, "where spans begin (first 20 episodes)", "turn", "episode", legend=True)
     return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    asked = commands.add_parser("sheet", help="draws episodes and writes them without the method's own spans")
+    asked.add_argument("run", help="output folder of a run")
+    asked.add_argument("-o", "--output", type=Path, required=True, help="the sheet, .csv or .json")
+    asked.add_argument("--episodes", type=int, default=50)
+    asked.add_argument("--seed", type=int, default=0, help="of the draw")
+    compared = commands.add_parser("agreement", help="compares a sheet that came back with the method's boundaries")
+    compared.add_argument("run", help="output folder of a run")
+    compared.add_argument("sheet", type=Path, help="with the annotators' goals")
+    compared.add_argument("-o", "--output", type=Path, help="folder for figure and data; RUN/analysis by default")
+    given = parser.parse_args(argv)
+    if given.command == "sheet":
+        print(export_sheet(given.run, given.output, given.episodes, given.seed))
+        return
+    found = agreement(given.run, given.sheet)
+    print(found, *found.save(given.output or Path(given.run) / "analysis"), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
