@@ -80,7 +80,7 @@ def main() -> None:
     one = load(options.recording, options.recipe)[-1]
     path = resolve_model(options.model)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
-    model.load_state_dict(one["weights"])
+    model.load_state_dict(one["weights"], strict=False)
     prompts = [list(prompt) for prompt, _ in one["thinking"][: options.prompts]]
     every = ways(model, prompts, tokenizer.eos_token_id, tokenizer.pad_token_id, options.tokens)
     rates: dict[str, list[float]] = {name: [] for name in every}

@@ -23,8 +23,8 @@ from alignopsd_trl.sampling import loop as decoding
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 Round = dict[str, Any]
-"""``step``, ``inputs`` (dataset rows), ``weights``, ``rollout`` (for each generation call the responses in order) and
-``thinking`` (pairs of privileged prompt and response)."""
+"""``step``, ``inputs`` (dataset rows), ``weights`` (the trained ones), ``rollout`` (for each generation call the
+responses in order) and ``thinking`` (pairs of privileged prompt and response)."""
 
 
 class Through:
@@ -48,7 +48,8 @@ def record(trainer: AlignOPSDTrainer) -> list[Round]:
 
     def whole_round(inputs: list[dict[str, Any]]) -> Any:
         model = trainer.accelerator.unwrap_model(trainer.model)
-        weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        weights = {name: value.detach().clone() for name, value in trained}
         rows = [dict(row) for row in inputs]
         rounds.append(
             {"step": trainer.state.global_step, "inputs": rows, "weights": weights, "rollout": [], "thinking": []}
@@ -132,7 +133,7 @@ class Replay:
         trainer.model.generate = self._generate_tokens
 
     def load(self, one: Round) -> None:
-        self._trainer.model.load_state_dict(one["weights"])
+        self._trainer.model.load_state_dict(one["weights"], strict=False)
         self._trainer.state.global_step = one["step"]
         self._calls = iter(one["rollout"])
         self._thoughts.clear()

@@ -13,6 +13,11 @@ It stops if a gradient differs from the stock forward's by more than 1e-4 relati
     python benchmarks/update_cost.py --output cost.json
     python benchmarks/update_cost.py --output cost.json --recipe searchqa_tiny --rounds 3 --seed 1
     python benchmarks/update_cost.py --output cost.json --recording rounds.pt     # written if it is not there
+    PYTHONPATH=outputs/maze python benchmarks/update_cost.py --output cost.json --recipe recipes/maze_smollm.py
+
+``--flags`` adds flags of the recipe, as in ``--flags "--bf16 true --teacher_model_kind base"``, for all variants; GRPO
+has no teacher to which they could apply. Scoring is counted by what is scored: the policy's own log-probs, those of the
+privileged views, and the distributions of these.
 
 ``--clock cpu`` counts the processor's seconds (all threads) in place of the wall's, for a machine that others use too.
 ``--no_stock`` leaves stock out, which takes most of the time, and with it the comparison of advantages and gradients.
@@ -26,13 +31,16 @@ import os
 import platform
 import random
 import resource
+import runpy
+import shlex
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +49,20 @@ from recording import Replay, Round, checksum, load, record, save
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from trl import GRPOTrainer
+from trl import GRPOTrainer, get_peft_config
 
 from alignopsd_trl.environments.loading import load as load_environment
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.models import resolve_model
+from alignopsd_trl.patched import patched
 from alignopsd_trl.runs.cores import keep_memory
 from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.scoring import teacher as privileged
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.trainer import AlignOPSDTrainer
+from alignopsd_trl.training import scorer as scoring
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.trl_compat.own_loop import OwnBackend
 
@@ -192,6 +203,23 @@ class Counter:
         self.operations[self._phase()] += products * (6 if torch.is_grad_enabled() else 2)
 
 
+def scoring_by_part() -> ExitStack:
+    """Counts what is scored in phases of its own while it is open."""
+    stack = ExitStack()
+    for module, name, part in (
+        (scoring, "score_pairs", "scoring: own"),
+        (privileged, "score_pairs", "scoring: views"),
+        (privileged, "largest_logits", "scoring: distributions"),
+    ):
+        stack.enter_context(patched(module, **{name: partial(_counted, getattr(module, name), part)}))
+    return stack
+
+
+def _counted(function: Callable[..., Any], part: str, model: Any, *arguments: Any, **options: Any) -> Any:
+    with model._trainer.phases(part):
+        return function(model, *arguments, **options)
+
+
 def build(options: argparse.Namespace, method: str, kind: type, whole: bool = False) -> AlignOPSDTrainer:
     """A trainer of the recipe; ``whole``: one that also thinks and scores where it could change nothing."""
     folder = tempfile.mkdtemp(prefix="update_cost_")
@@ -209,7 +237,8 @@ def build(options: argparse.Namespace, method: str, kind: type, whole: bool = Fa
         "--disable_tqdm",
         "true",
     ]
-    recipe, args, model = parse(options.recipe, flags)
+    own = runpy.run_path(options.recipe)["PRESET"] if options.recipe.endswith(".py") else None
+    recipe, args, model = parse(Path(options.recipe).stem, flags + shlex.split(options.flags), own)
     suite = load_environment(recipe.environment)
     trainer = kind(
         resolve_model(model.model_name_or_path),
@@ -218,6 +247,7 @@ def build(options: argparse.Namespace, method: str, kind: type, whole: bool = Fa
         train_dataset=suite.tasks(recipe.train_split),
         skill_bank=suite.skill_bank or suite.name,
         encoder=recipe.encoder,
+        peft_config=get_peft_config(model),
     )
     trainer.phases.clock = CLOCKS[options.clock]
     return trainer
@@ -251,7 +281,7 @@ class Variant:
         phases = dict(trainer.phases.total)
         torch.manual_seed(one["step"])
         faults, begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, self._clock()
-        for _ in range(trainer.args.steps_per_generation):
+        for _ in range(trainer.args.steps_per_generation * trainer.num_iterations):
             trainer.training_step(trainer.model, one["inputs"], None)
         return {
             "seconds": self._clock() - begin,
@@ -419,6 +449,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
     parser.add_argument("--no_stock", action="store_true", help="AlignOPSD and GRPO alone")
+    parser.add_argument("--flags", default="", help="further flags of the recipe, in one word")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     keep_memory()  # as a recipe does
@@ -444,9 +475,11 @@ def main() -> None:
             one.run(rounds[0])  # warms up
     else:
         differences = check(rounds, variants, variant("reference", "align_opsd", StockTrainer))  # also warms up
-    rows = measure(rounds, variants, options.repeats)
+    with scoring_by_part():
+        rows = measure(rounds, variants, options.repeats)
     result = {
         "recipe": options.recipe,
+        "flags": options.flags,
         "checksum": checksum(rounds),
         "rounds": len(rounds),
         "repeats": options.repeats,

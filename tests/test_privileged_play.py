@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import DistributedType
+from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import difference, make_config, make_trainer, with_sampler
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.chat.thinking import parse_response
 from alignopsd_trl.checks.intended import Intended, check
@@ -234,18 +235,40 @@ def _values(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
 
 
+@torch.no_grad()
+def _logits(model: torch.nn.Module) -> torch.Tensor:
+    return model(torch.tensor([[5, 6, 7, 8]])).logits
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.02])
 @pytest.mark.parametrize("adapter", [False, True])
 def test_a_base_teacher_stays_what_the_policy_was(tmp_path: Path, beta: float, adapter: bool) -> None:
     parts = {"peft_config": LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")} if adapter else {}
     trainer = make_trainer(tmp_path, teacher_model_kind="base", max_steps=2, beta=beta, parts=parts, **HALF)
-    before = _values(trainer.model)
+    before = _logits(trainer.model)
     trainer.train()
-    after = _values(trainer.model)
-    assert difference(before, after) > 1e-4
+    values, after = _values(trainer.model), _logits(trainer.model)
+    assert (before - after).abs().max() > 1e-4
     with trainer.teacher_weights.in_place():
-        assert difference(before, _values(trainer.model)) == 0.0
-    assert difference(after, _values(trainer.model)) == 0.0
+        assert torch.equal(before, _logits(trainer.model))
+    assert torch.equal(after, _logits(trainer.model)) and difference(values, _values(trainer.model)) == 0.0
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+def test_an_adapter_that_adds_nothing_is_switched_off_and_no_other(learnt: bool) -> None:
+    settings = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=not learnt)
+    model = get_peft_model(build_model(build_tokenizer()), settings)
+    layer, before = model.base_model.model.model.layers[0].self_attn.q_proj, _logits(model)
+    weights, trained = TeacherWeights(model), len(_values(model))
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value += "lora_B" in name
+    with weights.in_place():
+        assert layer.disable_adapters == (not learnt) and torch.equal(_logits(model), before)
+    assert not layer.disable_adapters and len(_values(model)) == trained
+    weights.follow(0.5)
+    with weights.in_place():
+        assert not torch.equal(_logits(model), before), "an average that follows the policy is no fresh adapter"
 
 
 def test_thinking_and_scores_are_the_teachers(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Sequence
@@ -94,6 +95,13 @@ class RandomTeacher:
         self.calls.append("score")
         views = self._views[source, target]
         return views if batch.scored is None else views * batch.scored[target, None]
+
+    def vocabulary(self, batch: TurnBatch, count: int, sources=None, mix=None) -> tuple[torch.Tensor, torch.Tensor]:
+        """All that a mixture depends on, as one number a turn."""
+        self.calls.append("vocabulary")
+        shape = (*batch.policy_mask.shape, count)
+        mixed = torch.zeros(len(batch)) if mix is None else (mix.sources * mix.weights).sum(1) + mix.alpha
+        return torch.zeros(shape, dtype=torch.int64), mixed.float()[:, None, None].expand(shape)
 
 
 def some_batch(
@@ -211,10 +219,25 @@ def test_turns_that_can_have_no_shift_are_not_waited_for() -> None:
     assert torch.equal(whole.advantages, short.advantages)
 
 
-def test_an_auxiliary_loss_takes_all_thoughts() -> None:
+def test_a_loss_that_reads_gaps_takes_all_thoughts() -> None:
     batch = some_batch(2, dead=[1, 3])
     _, (_, teacher) = both_ways(batch, config(auxiliary_loss="alignment"), 2, 1.0)
     assert teacher.asked == [list(range(len(batch)))]
+
+
+@pytest.mark.parametrize("weighting", ["flat", "span", "evidence"])
+def test_a_distribution_mixes_views_of_all_turns_and_is_that_of_all_scores(weighting: str) -> None:
+    batch, dead = some_batch(2, dead=[1, 3]), [1, 3]
+    changes = {"auxiliary_loss": "distribution", "distribution_weighting": weighting, "similarity_threshold": 0.3}
+    (whole, _), (short, teacher) = both_ways(batch, config(**changes), 2, 0.3)
+    assert teacher.asked == [list(range(len(batch)))] and teacher.calls[-1] == "vocabulary"
+    assert torch.equal(whole.advantages, short.advantages)
+    assert whole.targets.keys() == short.targets.keys()
+    assert all(torch.equal(values, short.targets[name]) for name, values in whole.targets.items())
+    assert any(short.trace["alpha"][row] for row in turns_of(batch, dead))
+    assert all(math.isnan(short.trace["rectified_gap"][row]) for row in turns_of(batch, dead))
+    _, (_, teacher) = both_ways(batch, config(**changes, rectify=False), 2, 0.3)
+    assert teacher.asked[0] == turns_of(batch, [0, 2, 4, 5]), "nothing is mixed"
 
 
 @pytest.mark.parametrize("dead", [[], range(6)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.precision import bfloat16_pays
 
-TOKENS, ROWS, STEPS = 256, 8, 4
-"""Tokens of the measured forward and update; rows and steps of the measured decoding."""
+TOKENS, ROWS, STEPS = 256, 32, 4
+"""Tokens of the measured forward and update; most rows, and steps, of the measured decoding."""
 
 
 def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: Mapping[str, Any]) -> str:
@@ -28,11 +28,15 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = AutoModelForCausalLM.from_pretrained(resolve_model(model), dtype=torch.float32).to(device)
-    policy.requires_grad_(not settings.get("use_peft", False))
     fast = bfloat16_pays(policy.config.get_text_config().hidden_size)
-    with torch.autocast(device.type, torch.bfloat16) if fast else nullcontext():
-        read, write, learn = _speeds(policy, prompt + answer)
     episodes = settings.get("tasks_per_round", 8) * settings.get("num_generations", 8)
+    ids = torch.ones(max(1, TOKENS // (prompt + answer)), prompt + answer, dtype=torch.int64, device=device)
+    precision = partial(torch.autocast, device.type, torch.bfloat16, enabled=fast)
+    with precision(), torch.no_grad():  # autocast keeps its casts while all parameters learn, as a round keeps them
+        read, write = _speeds(policy, ids, min(episodes, ROWS))
+    policy.requires_grad_(not settings.get("use_peft", False))
+    with precision():
+        learn = _seconds(lambda: _learn(policy, ids)) / ids.numel()
     count, passes = episodes * turns, settings.get("num_iterations", 1)
     rollout = count * (prompt * read + answer * write)
     update = count * (prompt + answer) * (passes * learn + (passes > 1) * read)
@@ -42,21 +46,18 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
     )
 
 
-def _speeds(policy: Any, length: int) -> tuple[float, float, float]:
-    """Returns the seconds of a token that is read, that is written in a batch, and that is learnt from."""
-    ids = torch.ones(max(1, TOKENS // length), length, dtype=torch.int64, device=policy.device)
-    body = policy.get_decoder()
+def _speeds(policy: Any, ids: torch.Tensor, together: int) -> tuple[float, float]:
+    """Returns the seconds of a token that is read and of one that is written with others."""
+    rows = ids[:1].expand(together, -1)
+    read = _seconds(lambda: policy.get_decoder()(input_ids=ids, use_cache=False)) / ids.numel()
+    cache = policy(input_ids=rows, use_cache=True, logits_to_keep=1).past_key_values
+    step = _seconds(lambda: policy(input_ids=rows[:, :1], past_key_values=cache, use_cache=True), STEPS)
+    return read, step / together
 
-    def learn() -> None:
-        inputs = policy.get_input_embeddings()(ids).detach().requires_grad_()
-        body(inputs_embeds=inputs, use_cache=False).last_hidden_state.float().sum().backward()
 
-    with torch.no_grad():
-        read = _seconds(lambda: body(input_ids=ids, use_cache=False)) / ids.numel()
-        rows = ids[:1].expand(ROWS, -1)
-        cache = policy(input_ids=rows, use_cache=True, logits_to_keep=1).past_key_values
-        step = _seconds(lambda: policy(input_ids=rows[:, :1], past_key_values=cache, use_cache=True), STEPS)
-    return read, step / ROWS, _seconds(learn) / ids.numel()
+def _learn(policy: Any, ids: torch.Tensor) -> None:
+    inputs = policy.get_input_embeddings()(ids).detach().requires_grad_()
+    policy.get_decoder()(inputs_embeds=inputs, use_cache=False).last_hidden_state.float().sum().backward()
 
 
 def _seconds(call: Callable[[], Any], times: int = 1) -> float:

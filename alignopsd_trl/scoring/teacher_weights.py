@@ -41,12 +41,14 @@ class TeacherWeights(TrainerCallback):
         given: Mapping[str, torch.Tensor] | None = None,
         accelerator: Accelerator | None = None,
     ):
-        self._model, self._accelerator = model, accelerator
+        self._model: Any = model
+        self._accelerator = accelerator
         self._trained = _trained(model)
         source = self._trained if given is None else given
         self._whole = {name for name in self._trained if held(source[name]) is source[name]}
         values = {name: held(source[name]).detach() for name in self._trained}
         self._values = {name: value.clone() for name, value in values.items()} if given is None else values
+        self._adds_nothing = self._whole == self._values.keys() and _adds_nothing(self._values)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **also: Any) -> None:
         reshard(self._model, self._accelerator)
@@ -60,7 +62,12 @@ class TeacherWeights(TrainerCallback):
     @contextlib.contextmanager
     def in_place(self) -> Generator[None]:
         """Swaps the values into the model while the context is open; it must not be trained meanwhile. Only FSDP2's
-        shards are copied, since FSDP2 keeps pointers to their memory."""
+        shards are copied, since FSDP2 keeps pointers to their memory. A LoRA adapter that adds nothing is switched off
+        instead, which spares its products."""
+        if self._adds_nothing:
+            with self._model.disable_adapter():
+                yield
+            return
         self._swap()
         try:
             yield
@@ -82,6 +89,7 @@ class TeacherWeights(TrainerCallback):
     @torch.no_grad()
     def follow(self, rate: float) -> None:
         """Moves the values towards the model's, by the fraction ``rate`` of the difference."""
+        self._adds_nothing = False
         reshard(self._model, self._accelerator)
         for name, parameter in self._trained.items():
             self._values[name].lerp_(held(parameter), rate)
@@ -98,10 +106,17 @@ class TeacherWeights(TrainerCallback):
         """Loads the values that `save` wrote, before training begins. Every process must call it."""
         for name, value in load_file(folder / FILE).items():
             self._values[name].copy_(part_of(value, self._trained[name]))
+        self._adds_nothing = False
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def _adds_nothing(values: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the values are those of a fresh LoRA adapter: in each pair of matrices A and B, all of B is 0."""
+    plain = all(".lora_A." in name or ".lora_B." in name for name in values)
+    return bool(values) and plain and not any(value.any() for name, value in values.items() if ".lora_B." in name)
 
 
 class FollowingTeacher(TrainerCallback):

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
 
 
-TILE = 1024  # positions whose logits are computed at once
+TILE, TILE_ON_CPU = 1024, 64
+"""Positions whose logits are computed at once. On a CPU they are so few that the next step finds them in its cache."""
 
 
 def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
@@ -41,8 +42,8 @@ def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
 def head_in_tiles(
     model: PreTrainedModel, pick: Callable[[Callable, torch.Tensor, int], torch.Tensor], views: int = 1
 ) -> AbstractContextManager[None]:
-    """Patches a model so that its forward returns what ``pick`` makes of hidden states. Logits exist for `TILE`
-    positions at a time, never for a whole batch; the backward pass computes them again.
+    """Patches a model so that its forward returns what ``pick`` makes of hidden states. Logits exist for a few
+    positions at a time (`TILE`), never for a whole batch; the backward pass computes them again.
 
     Args:
         pick: function of the vocabulary head, hidden states ``(n, views, D)`` and the number of their first position;
@@ -53,7 +54,8 @@ def head_in_tiles(
     inner = head.forward
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
-        shape, size = (len(hidden) // views, hidden.size(1)), max(TILE // views, 1)
+        tile = TILE_ON_CPU if hidden.device.type == "cpu" else TILE
+        shape, size = (len(hidden) // views, hidden.size(1)), max(tile // views, 1)
         flat = hidden.unflatten(0, (shape[0], views)).transpose(1, 2).flatten(0, 1)
         tiles = [
             checkpoint(partial(pick, inner), part, number * size, use_reentrant=False)

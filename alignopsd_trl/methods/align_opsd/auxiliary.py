@@ -27,7 +27,13 @@ class AuxiliaryLoss:
 
     Args:
         options: of the run.
+
+    Class attributes:
+
+    - **reads_gaps** (`bool`, defaults to `False`) -- The targets depend on the log-probs of turns without an advantage.
     """
+
+    reads_gaps = False
 
     def __init__(self, options: AlignOPSDOptions):
         self.options = options
@@ -48,6 +54,8 @@ class AuxiliaryLoss:
 
 class AlignmentLoss(AuxiliaryLoss):
     """The gated loss to the rectified teacher, with gate and target frozen at rollout time (method facts F.51)."""
+
+    reads_gaps = True
 
     @property
     def coefficient(self) -> float:

@@ -86,8 +86,8 @@ class AlignOPSD(Method):
         return Credit(advantages, metrics, targets, trace)
 
     def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """Zero-advantage turns can be skipped, unless an auxiliary loss trains on them."""
-        if self.config.auxiliary_loss != "none":
+        """Turns without an advantage, unless an auxiliary loss reads their gaps."""
+        if self.loss.reads_gaps:
             return super().zero_advantage(batch)
         return outcome(batch, self.config).advantage == 0
 

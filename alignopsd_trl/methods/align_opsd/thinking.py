@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 
 
 def match_scored(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions, match: bool) -> Correspondence:
-    """Compares the groups that have a scored turn, or all groups if `TurnBatch.scored` is `None`.
+    """Compares the groups that have a scored turn; all groups if `TurnBatch.scored` is `None`, or where a distribution
+    mixes the views of all turns.
 
     Args:
         batch: the M turns.
         teacher: generates and encodes.
         options, match: of `correspond`.
     """
+    every = torch.ones_like(batch.task, dtype=torch.bool)
     if batch.scored is None:
-        every = torch.ones_like(batch.task, dtype=torch.bool)
         return correspond(teacher.thoughts(batch), every, batch, teacher.encode, options, match)
-    compared = torch.isin(batch.task, batch.task[batch.scored])
+    mixed = match and options.auxiliary_loss == "distribution"
+    compared = every if mixed else torch.isin(batch.task, batch.task[batch.scored])
     return correspond(_thoughts(batch, teacher, compared), compared, batch, teacher.encode, options, match)
 
 
