@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from fakes import corridor
+from fakes.endpoint import answering
 from fakes.toy import build_tokenizer
 
 from alignopsd_trl import cli
@@ -243,25 +242,9 @@ def test_a_malformed_answer_costs_itself_and_duplicates_are_merged(tmp_path: Pat
 def test_an_endpoint_words_a_contrast_and_its_nonsense_costs_itself(tmp_path: Path) -> None:
     (one,) = contrasts(run_of(tmp_path, SIBLINGS), 3)
     said = 'Here it is: {"title": "Go right", "text": "Go <b>right</b> at one.", "when": "At one."} Good luck!'
-    answers, asked = ["I would rather not.", said, "{]}", None], []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-            message = {"content": answers[len(asked) - 1], "reasoning_content": "{hm}"}
-            self.wfile.write(json.dumps({"choices": [{"message": message}]}).encode())
-
-        def log_message(self, *given: object) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    writer = write.ByEndpoint(f"http://127.0.0.1:{server.server_port}/v1", "author")
-    found, malformed = propose([one] * 4, writer)
-    server.shutdown()
-    server.server_close()
+    answers: list[Any] = ["I would rather not.", f"<think>{{hm}}</think>{said}", "{]}", None]
+    with answering(lambda question: answers.pop(0)) as (url, asked):
+        found, malformed = propose([one] * 4, write.ByEndpoint(url, "author"))
     assert [proposal.text for proposal in found] == ["Go b right /b at one."] and len(malformed) == 3
     question = asked[0]["messages"][0]["content"]
     assert asked[0]["model"] == "author" and "Agents that won did: right" in question and "It saw: at one" in question

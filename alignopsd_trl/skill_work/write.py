@@ -11,19 +11,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from alignopsd_trl.encoder import Encoder
-from alignopsd_trl.environments.base import View
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import setup
-from alignopsd_trl.own_task.players import Endpoint
-from alignopsd_trl.own_task.playing import Situation
 from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.skill_work.check import assess, encoder_of, open_bench, open_session
 from alignopsd_trl.skill_work.contrasts import Contrast, contrasts
 from alignopsd_trl.skill_work.worth import HELPS, UNTOLD
 from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.writer import MALFORMED, EndpointWriter, bounded, read_object
 
 MOST_WORDS = {"title": 8, "text": 40, "when": 40}
-MOST_CHARACTERS = 300
 MOST_SKILLS = 99  # that the schema's identifiers can number
 NEAR = 0.95  # cosine from which two texts of a category say the same
 NOTHING = {"title": "Open", "text": "Nothing is known yet.", "when": "Always."}
@@ -92,19 +89,12 @@ def in_own_words(one: Contrast) -> dict[str, str]:
 class ByEndpoint:
     """Asks an OpenAI-compatible endpoint for the words."""
 
-    name = "question"
-
     def __init__(self, url: str, model: str):
-        self._endpoint = Endpoint(url, model, self, temperature=0.0)
+        self._writer = EndpointWriter(url, model)
 
     def __call__(self, one: Contrast) -> dict[str, str]:
         shown = {name: value[:600] for name, value in asdict(one).items() if isinstance(value, str)}
-        view = View(QUESTION.format(**shown), "", (), (), 0)
-        answer = self._endpoint([Situation(view, "", None)])[0].response.rpartition("</think>")[2]
-        return json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
-
-    def render(self, view: View, skill: str = "") -> str:
-        return view.task_text
+        return read_object(self._writer(QUESTION.format(**shown)))
 
 
 def propose(
@@ -121,27 +111,11 @@ def propose(
             said = writer(one)
             title, text, when = (bounded(said[name], most, special) for name, most in MOST_WORDS.items())
             proposals.append(Proposal(one.category, title, text, when, one.turns))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except MALFORMED as error:
             malformed.append(f"{type(error).__name__}: {error}")
     if not proposals:
         raise ValueError(f"the writer gave no answer that can be used; the first: {malformed[0]}")
     return proposals, malformed
-
-
-def bounded(text: str, most: int, special: Collection[str] = ()) -> str:
-    """Returns a text of one line and at most so many words, in which tags and tokens of chat templates are only words.
-
-    Raises:
-        ValueError: if nothing is left of it.
-    """
-    for token in special:
-        text = text.replace(token, f"{token[:1]} {token[1:]}")
-    while (bare := re.sub("<([^<>]*)>", r" \1 ", text)) != text:
-        text = bare
-    words = text.split()[:most]
-    if not words:
-        raise ValueError("an empty text")
-    return " ".join(words)[:MOST_CHARACTERS].strip()
 
 
 def distinct(proposals: Sequence[Proposal], encoder: Encoder) -> list[Proposal]:
