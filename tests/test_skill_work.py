@@ -284,6 +284,28 @@ def test_only_what_helps_is_written_and_nothing_is_overwritten(
     assert "never overwritten" in ends(written(policy, run, new), capsys) and new.read_bytes() == before
 
 
+def test_skills_of_an_earlier_bank_compete_with_the_new_ones(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """What does not help any more is dropped, what helps keeps its words, and no version is overwritten."""
+    run, old, new = run_of(tmp_path / "run", SIBLINGS, "three"), tmp_path / "old.json", tmp_path / "new.json"
+    words = {"title": "go", "when": "always"}
+    monkeypatch.setattr(write, "in_own_words", lambda one: words | {"text": "pick zero"})
+    monkeypatch.setattr(write, "open_bench", lambda given, session: bench(64, needs=(3,)))
+    before = [Proposal("three", "go", text, "Then.", ("9/z/0/1",)) for text in (GOOD, HARMFUL)]
+    numbered = [replace(one, id=f"maze-t{place:02d}") for place, one in enumerate(before, 1)]
+    old.write_text(json.dumps(bank_of(numbered, "corridor", "alignopsd skills write outputs/before")))
+    cli.main(["skills", *written(policy, run, new, "--bank", str(old), "--episodes", "160")])
+    tried = json.loads(new.with_suffix(".written.json").read_text())["proposals"]
+    assert {one["text"]: one["verdict"] for one in tried} == {GOOD: HELPS, HARMFUL: HARMS, "pick zero": UNTOLD}
+    (kept,) = SkillBank.load(new).task_types[0].skills
+    assert (kept.text, kept.when) == (GOOD, "Then. (1 turns, such as 9/z/0/1)")
+    assert HARMFUL in old.read_text()
+    assert "give a bank that alignopsd skills write made" in ends(
+        written(policy, run, tmp_path / "other.json", "--bank", "webshop"), capsys
+    )
+
+
 def test_what_can_not_be_written_from_is_refused(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     new = tmp_path / "new.json"
     assert "no run in" in ends(written(policy, tmp_path / "gone", new), capsys)

@@ -20,6 +20,7 @@ from alignopsd_trl.skill_work.worth import HELPS, UNTOLD
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.writer import MALFORMED, EndpointWriter, bounded, read_object
 
+COMMAND = "alignopsd skills write"
 MOST_WORDS = {"title": 8, "text": 40, "when": 40}
 MOST_SKILLS = 99  # that the schema's identifiers can number
 NEAR = 0.95  # cosine from which two texts of a category say the same
@@ -60,6 +61,7 @@ def write(given: argparse.Namespace, shown: str) -> None:
         special = {str(token) for token in session.tokenizer.added_tokens_decoder.values() if token.special}
         writer = ByEndpoint(given.endpoint, given.endpoint_model) if given.endpoint else in_own_words
         proposals, malformed = propose(found, writer, special)
+        proposals = [*(earlier(SkillBank.load(given.bank)) if given.bank else ()), *proposals]
         prefix, family = names_of(session.suite.name)
         numbered = enumerate(distinct(proposals, encoder)[:MOST_SKILLS], 1)
         proposals = [replace(one, id=f"{prefix}-t{number:02d}") for number, one in numbered]
@@ -118,14 +120,26 @@ def propose(
     return proposals, malformed
 
 
+def earlier(bank: SkillBank) -> list[Proposal]:
+    """Returns the skills of a written bank as proposals, whose turns are named in their own words.
+
+    Raises:
+        ValueError: for a bank that was not written, whose general skills and mistakes have no category.
+    """
+    if not bank.version.startswith(COMMAND):
+        raise ValueError(f"--bank has the version {bank.version!r}; give a bank that {COMMAND} made")
+    return [Proposal(kind.key, one.title, one.text, one.when, ()) for kind in bank.task_types for one in kind.skills]
+
+
 def distinct(proposals: Sequence[Proposal], encoder: Encoder) -> list[Proposal]:
-    """Merges proposals of a category that say nearly the same; the first one gets the turns of both."""
+    """Merges proposals of a category that say nearly the same; the first one gets the turns of both, if it has any."""
     kept: list[Proposal] = []
     for one in proposals:
         same = [place for place, other in enumerate(kept) if other.category == one.category]
         near = [place for place in same if float(encoder([one.text])[0] @ encoder([kept[place].text])[0]) >= NEAR]
         if near:
-            kept[near[0]] = replace(kept[near[0]], turns=kept[near[0]].turns + one.turns)
+            first = kept[near[0]]
+            kept[near[0]] = replace(first, turns=first.turns and first.turns + one.turns)
         else:
             kept.append(one)
     return kept
@@ -149,7 +163,7 @@ def bank_of(proposals: Sequence[Proposal], environment: str, writer: str) -> dic
     for one in proposals:
         about = {"key": one.category, "group": "task", "label": one.category, "description": one.when}
         kind = kinds.setdefault(one.category, {**about, "skills": [], "match": {}})
-        seen = f"{one.when} ({len(one.turns)} turns, such as {one.turns[0]})"
+        seen = f"{one.when} ({len(one.turns)} turns, such as {one.turns[0]})" if one.turns else one.when
         kind["skills"].append({"id": one.id, "title": one.title, "text": one.text, "when": seen})
     general = [{"id": f"{proposals[0].id.partition('-')[0]}-g01"} | NOTHING]
     start = {"schema": "skillbank/1", "environment": environment, "version": writer, "language": "en"}
