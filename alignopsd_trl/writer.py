@@ -18,7 +18,7 @@ MOST_CHARACTERS = 300
 
 
 class EndpointError(ValueError):
-    """Raised for an answer that is no chat completion."""
+    """Raised for an answer that is no chat completion, or that did not come to its end in time."""
 
 
 class EndpointDown(EndpointError):
@@ -35,6 +35,8 @@ def complete(client: httpx.Client, url: str, body: Mapping[str, Any]) -> dict[st
     """Asks for a chat completion and returns its message, whose ``content`` and ``reasoning_content`` are texts."""
     try:
         reply = client.post(f"{url.rstrip('/')}/chat/completions", json=body)
+    except (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError) as error:
+        raise EndpointError(f"endpoint {url} gave no whole answer: {type(error).__name__}: {error}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise EndpointDown(f"endpoint {url} can't be reached ({error}); start it, or correct the address") from error
     if reply.status_code != 200:
@@ -61,7 +63,7 @@ class EndpointWriter:
 
     def __call__(self, question: str, seed: int = 0) -> str:
         messages = [{"role": "user", "content": question}]
-        body = {"model": self.model, "messages": messages, "temperature": 0.0, "seed": seed, "max_tokens": 512}
+        body = {"model": self.model, "messages": messages, "temperature": 0.0, "seed": seed, "max_tokens": 2048}
         with connection() as client:
             return complete(client, self.url, body)["content"]
 

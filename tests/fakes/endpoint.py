@@ -12,14 +12,16 @@ from typing import Any
 
 @contextmanager
 def answering(answer: Callable[[str], Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Answers each question by a function: a text is a completion's, bytes are the whole reply, a number is a status.
-    Yields the address and the requests so far."""
+    """Answers each question by a function: a text is a completion's, bytes are the whole reply, a number is a status,
+    ``...`` is no reply at all. Yields the address and the requests so far."""
     asked: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked.append(request := json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             said = answer(request["messages"][-1]["content"])
+            if said is ...:
+                return
             self.send_response(said if isinstance(said, int) else 200)
             self.end_headers()
             reply = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
