@@ -52,7 +52,7 @@ class Diagnosis(PrivilegedSource):
                 turn, text = read(one, answer)
                 self._texts[id(turn)] = turn, text
             except MALFORMED as error:
-                problems.append(f"{type(error).__name__}: {error}")
+                problems.append(f"{answer!r:.100}: {type(error).__name__}: {error}")
         self.counts = {"asked": len(asked), "malformed": len(problems)}
         if problems:
             logger.warning(f"{len(problems)} of {len(asked)} diagnoses can't be used; the first: {problems[0]:.200}")
