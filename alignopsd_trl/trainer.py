@@ -306,11 +306,11 @@ class AlignOPSDTrainer(GRPOTrainer):
                 trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
                 replays = self.rollouts.replays(snapshot.sampler, self.method, number)
                 self.rewards.give(inputs, trajectories, update)
-                self._give_texts(trajectories, replays)
+                teacher = self.scorer.teacher(snapshot, self.rollouts.reader)
+                self._give_texts(trajectories, replays, teacher)
                 if isinstance(self.rollouts, RolloutsAhead):
                     self._begin_next(self.rollouts, snapshot)
             with self.phases("credit"):
-                teacher = self.scorer.teacher(snapshot, self.rollouts.reader)
                 batch = self._batch(trajectories, teacher, replays)
                 credit = checked_credit(self.method, batch, teacher, number)
                 if self._texts is not None:
@@ -326,20 +326,21 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
 
-    def _give_texts(self, trajectories: Sequence[Trajectory], replays: Replays) -> None:
+    def _give_texts(self, trajectories: Sequence[Trajectory], replays: Replays, teacher: PrivilegedTeacher) -> None:
         """Gives the turns the texts of ``privileged``. A collective where there is such a source. If it fails on one
         process, the run ends on all of them with a checkpoint."""
         if self._texts is None:
             return
         share, problem = 0.0, None
         try:
-            share = self._texts.give(trajectories, replays.player.renderer)
+            share = self._texts.give(trajectories, replays.player.renderer, teacher.respond)
         except PrivilegedError as error:
             problem = str(error)
         if problems := list(filter(None, self.processes.each(problem))):
             self.checkpoints.save_last(self.state.global_step)
             raise RunStopped(f"{problems[0]}; {last_good(self.args.output_dir)}")
-        self.recorder.metrics("train", {"teacher/text_share": share})
+        counts = {f"teacher/{name}": count for name, count in self._texts.source.counts.items()}
+        self.recorder.metrics("train", {"teacher/text_share": share} | counts)
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
         privileged = self.args.privileged_in(int(update // self.args.steps_per_round))

@@ -30,8 +30,9 @@ MAY_IMPORT = {
     "precision": (),
     "encoder": ("offline",),
     "statistics": (),
+    "writer": (),
     "skills": ("encoder", "options", "skills"),
-    "privileged": ("chat.prompts", "privileged", "skills", "turns"),
+    "privileged": ("chat.prompts", "privileged", "skills", "turns", "writer"),
     "config": ("chat.options", "options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
     "rollout": ("turns", "chat", "rollout"),
@@ -111,11 +112,12 @@ MAY_IMPORT = {
         "skills",
         "statistics",
         "turns",
+        "writer",
     ),
     "cli": ("launch", "options", "runs.command"),
     "skill_work": (
         *("analysis", "checks", "encoder", "launch", "measure", "models", "own_task", "records", "rollout", "runs"),
-        *("skill_work", "skills", "statistics", "turns"),
+        *("skill_work", "skills", "statistics", "turns", "writer"),
     ),
 }
 """What a package or top-level module of `alignopsd_trl` may import of ours, whatever the place of the import."""

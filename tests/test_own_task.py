@@ -173,7 +173,10 @@ def _tool_rows(folder: Path) -> str:
         (["demonstrate", "maze", "--skilled_share", "1.5"], ["skilled_share=1.5", "from 0 to 1"]),
         (["demonstrate", "maze", "--privileged", "nothing"], ["privileged='nothing'", "sibling_action"]),
         (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length=20"]),
-        (["demonstrate", "maze", "--endpoint", "http://127.0.0.1:9/v1"], ["--endpoint", "can't be reached"]),
+        (
+            ["demonstrate", "maze", "--endpoint", "http://127.0.0.1:9/v1"],
+            ["endpoint http://127.0.0.1:9/v1 can't be reached"],
+        ),
         (["demonstrate", "maze", "--player", "broken:play"], ["broken.py", "ZeroDivisionError"]),
         (["warm_start", "maze", "--data", "none.jsonl"], ["none.jsonl", "alignopsd demonstrate"]),
         (["warm_start", "maze", "--data", "nonsense.jsonl"], ["nonsense.jsonl, line 1", "prompt"]),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.episodes import episode
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import difference, losses, make_config, make_trainer
 
@@ -17,7 +18,7 @@ from alignopsd_trl.privileged.texts import as_text, cut, marks_of
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.trainer import AlignOPSDTrainer
-from alignopsd_trl.turns import NO_THOUGHT, Trajectory, Turn
+from alignopsd_trl.turns import Trajectory, Turn
 
 MARK = "nine eight seven nine"
 HISTORIES = {"window": {}, "conversation": {"history": "conversation", "max_prompt_length": 300}}
@@ -30,16 +31,6 @@ def marked(turn: Turn) -> str | None:
 
 def nothing(turn: Turn) -> None:
     return None
-
-
-def episode(rollout: str, reward: float, *steps: tuple[str, str]) -> Trajectory:
-    """An episode from (action, answer) pairs; the first observation is ``start``."""
-    found, before = Trajectory({"task_id": "t"}, "t", rollout, reward=reward, task_text="find it"), "start"
-    for number, (action, answer) in enumerate(steps):
-        turn = Turn(number, "", [1], [1], [2], "", NO_THOUGHT, action, True, answer, chosen_on=before)
-        found.turns.append(turn)
-        before = answer
-    return found
 
 
 def texts(name: str, group: list[Trajectory]) -> list[list[str]]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from fakes import corridor
+from fakes.endpoint import answering
 from fakes.toy import build_tokenizer
 
 from alignopsd_trl import cli
@@ -243,25 +242,9 @@ def test_a_malformed_answer_costs_itself_and_duplicates_are_merged(tmp_path: Pat
 def test_an_endpoint_words_a_contrast_and_its_nonsense_costs_itself(tmp_path: Path) -> None:
     (one,) = contrasts(run_of(tmp_path, SIBLINGS), 3)
     said = 'Here it is: {"title": "Go right", "text": "Go <b>right</b> at one.", "when": "At one."} Good luck!'
-    answers, asked = ["I would rather not.", said, "{]}", None], []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-            message = {"content": answers[len(asked) - 1], "reasoning_content": "{hm}"}
-            self.wfile.write(json.dumps({"choices": [{"message": message}]}).encode())
-
-        def log_message(self, *given: object) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    writer = write.ByEndpoint(f"http://127.0.0.1:{server.server_port}/v1", "author")
-    found, malformed = propose([one] * 4, writer)
-    server.shutdown()
-    server.server_close()
+    answers: list[Any] = ["I would rather not.", f"<think>{{hm}}</think>{said}", "{]}", None]
+    with answering(lambda question: answers.pop(0)) as (url, asked):
+        found, malformed = propose([one] * 4, write.ByEndpoint(url, "author"))
     assert [proposal.text for proposal in found] == ["Go b right /b at one."] and len(malformed) == 3
     question = asked[0]["messages"][0]["content"]
     assert asked[0]["model"] == "author" and "Agents that won did: right" in question and "It saw: at one" in question
@@ -299,6 +282,28 @@ def test_only_what_helps_is_written_and_nothing_is_overwritten(
     assert [one.text for one in bank.task_types[0].skills] == [GOOD] and "skills write" in bank.version
     before = new.read_bytes()
     assert "never overwritten" in ends(written(policy, run, new), capsys) and new.read_bytes() == before
+
+
+def test_skills_of_an_earlier_bank_compete_with_the_new_ones(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """What does not help any more is dropped, what helps keeps its words, and no version is overwritten."""
+    run, old, new = run_of(tmp_path / "run", SIBLINGS, "three"), tmp_path / "old.json", tmp_path / "new.json"
+    words = {"title": "go", "when": "always"}
+    monkeypatch.setattr(write, "in_own_words", lambda one: words | {"text": "pick zero"})
+    monkeypatch.setattr(write, "open_bench", lambda given, session: bench(64, needs=(3,)))
+    before = [Proposal("three", "go", text, "Then.", ("9/z/0/1",)) for text in (GOOD, HARMFUL)]
+    numbered = [replace(one, id=f"maze-t{place:02d}") for place, one in enumerate(before, 1)]
+    old.write_text(json.dumps(bank_of(numbered, "corridor", "alignopsd skills write outputs/before")))
+    cli.main(["skills", *written(policy, run, new, "--bank", str(old), "--episodes", "160")])
+    tried = json.loads(new.with_suffix(".written.json").read_text())["proposals"]
+    assert {one["text"]: one["verdict"] for one in tried} == {GOOD: HELPS, HARMFUL: HARMS, "pick zero": UNTOLD}
+    (kept,) = SkillBank.load(new).task_types[0].skills
+    assert (kept.text, kept.when) == (GOOD, "Then. (1 turns, such as 9/z/0/1)")
+    assert HARMFUL in old.read_text()
+    assert "give a bank that alignopsd skills write made" in ends(
+        written(policy, run, tmp_path / "other.json", "--bank", "webshop"), capsys
+    )
 
 
 def test_what_can_not_be_written_from_is_refused(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

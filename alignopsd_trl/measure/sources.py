@@ -66,7 +66,8 @@ def source_lines(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _measured(session: Session, one: Measurement, name: str, cache: Cache) -> pd.DataFrame:
     episodes = sorted(one.tree.trajectories, key=lambda episode: (episode.task, episode.rollout))
-    TurnTexts(source_of(name), session.tokenizer, session.config.skill_budget).give(episodes, session.player.renderer)
+    texts = TurnTexts(source_of(name), session.tokenizer, session.config.skill_budget)
+    texts.give(episodes, session.player.renderer, session.teacher.respond)
     batch = TurnBatch.of(episodes, session.tokenizer.pad_token_id, session.model.device)
     own, every = session.score(batch), torch.arange(len(batch), device=batch.task.device)
     views = session.teacher.score(replace(batch, student_log_probs=own), every, every)

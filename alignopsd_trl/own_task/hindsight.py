@@ -29,6 +29,7 @@ def retold(source: PrivilegedSource, played: Iterable[PlayedEpisode]) -> Iterato
     for _, members in groupby(played, key=lambda one: one.row["task_id"]):
         group = list(members)
         read = [_trajectory(one) for one in group]
+        source.begin(read)
         for episode, own in zip(group, read, strict=True):
             if episode.skilled:
                 texts = [source(turn, own, [one for one in read if one is not own]) for turn in own.turns]

@@ -25,6 +25,7 @@ from alignopsd_trl.environments.adapters.tools import tools_of
 from alignopsd_trl.environments.base import Prompt
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.playing import Answer, Situation
+from alignopsd_trl.writer import MALFORMED, EndpointError, complete, connection
 
 Play = Callable[..., str]
 """``(view, environment, skill, draw) -> response``: the whole response of a policy, reasoning trace and action. It may
@@ -89,7 +90,7 @@ class Endpoint:
     comes from ``OPENAI_API_KEY``.
 
     Raises:
-        PlayerError: if the server can't be reached, returns an error, or returns no completion.
+        EndpointError: if the server can't be reached, returns an error, or returns no completion.
     """
 
     url: str
@@ -100,9 +101,7 @@ class Endpoint:
     timeout: float = 120.0
 
     def __call__(self, situations: Sequence[Situation]) -> list[Answer]:
-        key = os.environ.get("OPENAI_API_KEY")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        with httpx.Client(timeout=self.timeout, headers=headers) as client, ThreadPoolExecutor(8) as pool:
+        with connection(self.timeout) as client, ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda one: self._answer(client, one), situations))
 
     def _answer(self, client: httpx.Client, asked: Situation) -> Answer:
@@ -110,30 +109,18 @@ class Endpoint:
         messages = _as_sent(messages_of(shown))
         body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": self.temperature}
         body |= {"max_tokens": self.max_tokens} | ({"tools": schemas_in(shown)} if schemas_in(shown) else {})
-        try:
-            reply = client.post(f"{self.url.rstrip('/')}/chat/completions", json=body)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PlayerError(
-                f"--endpoint {self.url} can't be reached ({error}); start it, or correct the address"
-            ) from error
-        if reply.status_code != 200:
-            raise PlayerError(f"--endpoint {self.url} answered {reply.status_code}: {reply.text:.200}")
-        return Answer(self._read(reply))
+        return Answer(_said(complete(client, self.url, body)))
 
-    def _read(self, reply: httpx.Response) -> str:
-        try:
-            message = reply.json()["choices"][0]["message"]
-            content, thinking = message.get("content") or "", message.get("reasoning_content") or ""
-            if not (isinstance(content, str) and isinstance(thinking, str)):
-                raise TypeError("content must be a text")
-            calls = [_as_python(one["function"]) for one in message.get("tool_calls") or ()]
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise PlayerError(
-                f"--endpoint {self.url} answered with no chat completion: {reply.text!r:.120}; is it an "
-                "OpenAI-compatible server's address, up to /v1?"
-            ) from error
-        said = f"<think>\n{thinking.strip()}\n</think>\n{content}" if thinking else content
-        return "\n".join(filter(None, [said, *calls]))
+
+def _said(message: Mapping[str, Any]) -> str:
+    """Returns a completion as a policy would write it."""
+    try:
+        calls = [_as_python(one["function"]) for one in message.get("tool_calls") or ()]
+    except MALFORMED as error:
+        raise EndpointError(f"the endpoint answered with calls that can't be read: {message!r:.120}") from error
+    thinking, content = message["reasoning_content"], message["content"]
+    said = f"<think>\n{thinking.strip()}\n</think>\n{content}" if thinking else content
+    return "\n".join(filter(None, [said, *calls]))
 
 
 def _as_sent(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

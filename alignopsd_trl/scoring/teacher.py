@@ -117,26 +117,26 @@ class PrivilegedTeacher:
 
     def _thoughts(self, batch: TurnBatch, places: list[int], actions: bool) -> list[Thought]:
         turns = [batch.turns[place] for place in places]
-        width = self.agree(len(turns))
-        if width == 0:
+        if not self.agree(len(turns)):
             return []
         if self.prefixes is not None and batch.scored is not None:
             wanted = batch.scored.tolist()
             scored = [turn for place, turn in zip(places, turns, strict=True) if wanted[place]]
             self.prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
-        filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(turns))
         with self.phases("privileged_thinking"):
-            prompts = [turn.privileged_ids for turn in turns] + filler
-            responses = self.sampler.respond(prompts, until=None if actions else self.reader).ids
+            responses = self.respond([turn.privileged_ids for turn in turns], None if actions else self.reader)
         if not turns:  # `batch_decode` of no response returns one text
             return []
-        texts = self.tokenizer.batch_decode(
-            responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        read = self.reader.read
-        views = zip(turns, responses, texts, strict=False)  # without the responses to fillers
+        texts = self.tokenizer.batch_decode(responses, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        read, views = self.reader.read, zip(turns, responses, texts, strict=True)
         found = [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
         return found if actions else [replace(thought, action="") for thought in found]
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> list[list[int]]:
+        """Samples a response of these weights to each prompt. A collective; processes with fewer prompts fill up."""
+        width = self.agree(len(prompts))
+        filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(prompts))
+        return self.sampler.respond([*prompts, *filler], until).ids[: len(prompts)] if width else []
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """Returns ``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.

@@ -44,6 +44,7 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     write = actions.add_parser("write", help="a bank of what won and lost from the same states of a run")
     write.add_argument("run", metavar="RUN", type=place, help="output folder of a run, with trajectories")
     write.add_argument("--output", type=place, required=True, metavar="NEW_BANK", help="a JSON file that is not there")
+    write.add_argument("--bank", help="an earlier one of this command; its skills compete with the new ones")
     write.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, which words the skills")
     write.add_argument("--endpoint_model", default="default", help="the model's name there")
     write.add_argument("--proposals", type=int, default=3, help="of each category at most")

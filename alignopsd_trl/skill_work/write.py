@@ -11,19 +11,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from alignopsd_trl.encoder import Encoder
-from alignopsd_trl.environments.base import View
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import setup
-from alignopsd_trl.own_task.players import Endpoint
-from alignopsd_trl.own_task.playing import Situation
 from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.skill_work.check import assess, encoder_of, open_bench, open_session
 from alignopsd_trl.skill_work.contrasts import Contrast, contrasts
 from alignopsd_trl.skill_work.worth import HELPS, UNTOLD
 from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.writer import MALFORMED, EndpointWriter, bounded, read_object
 
+COMMAND = "alignopsd skills write"
 MOST_WORDS = {"title": 8, "text": 40, "when": 40}
-MOST_CHARACTERS = 300
 MOST_SKILLS = 99  # that the schema's identifiers can number
 NEAR = 0.95  # cosine from which two texts of a category say the same
 NOTHING = {"title": "Open", "text": "Nothing is known yet.", "when": "Always."}
@@ -63,6 +61,7 @@ def write(given: argparse.Namespace, shown: str) -> None:
         special = {str(token) for token in session.tokenizer.added_tokens_decoder.values() if token.special}
         writer = ByEndpoint(given.endpoint, given.endpoint_model) if given.endpoint else in_own_words
         proposals, malformed = propose(found, writer, special)
+        proposals = [*(earlier(SkillBank.load(given.bank)) if given.bank else ()), *proposals]
         prefix, family = names_of(session.suite.name)
         numbered = enumerate(distinct(proposals, encoder)[:MOST_SKILLS], 1)
         proposals = [replace(one, id=f"{prefix}-t{number:02d}") for number, one in numbered]
@@ -92,19 +91,12 @@ def in_own_words(one: Contrast) -> dict[str, str]:
 class ByEndpoint:
     """Asks an OpenAI-compatible endpoint for the words."""
 
-    name = "question"
-
     def __init__(self, url: str, model: str):
-        self._endpoint = Endpoint(url, model, self, temperature=0.0)
+        self._writer = EndpointWriter(url, model)
 
     def __call__(self, one: Contrast) -> dict[str, str]:
         shown = {name: value[:600] for name, value in asdict(one).items() if isinstance(value, str)}
-        view = View(QUESTION.format(**shown), "", (), (), 0)
-        answer = self._endpoint([Situation(view, "", None)])[0].response.rpartition("</think>")[2]
-        return json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
-
-    def render(self, view: View, skill: str = "") -> str:
-        return view.task_text
+        return read_object(self._writer(QUESTION.format(**shown)))
 
 
 def propose(
@@ -121,37 +113,33 @@ def propose(
             said = writer(one)
             title, text, when = (bounded(said[name], most, special) for name, most in MOST_WORDS.items())
             proposals.append(Proposal(one.category, title, text, when, one.turns))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except MALFORMED as error:
             malformed.append(f"{type(error).__name__}: {error}")
     if not proposals:
         raise ValueError(f"the writer gave no answer that can be used; the first: {malformed[0]}")
     return proposals, malformed
 
 
-def bounded(text: str, most: int, special: Collection[str] = ()) -> str:
-    """Returns a text of one line and at most so many words, in which tags and tokens of chat templates are only words.
+def earlier(bank: SkillBank) -> list[Proposal]:
+    """Returns the skills of a written bank as proposals, whose turns are named in their own words.
 
     Raises:
-        ValueError: if nothing is left of it.
+        ValueError: for a bank that was not written, whose general skills and mistakes have no category.
     """
-    for token in special:
-        text = text.replace(token, f"{token[:1]} {token[1:]}")
-    while (bare := re.sub("<([^<>]*)>", r" \1 ", text)) != text:
-        text = bare
-    words = text.split()[:most]
-    if not words:
-        raise ValueError("an empty text")
-    return " ".join(words)[:MOST_CHARACTERS].strip()
+    if not bank.version.startswith(COMMAND):
+        raise ValueError(f"--bank has the version {bank.version!r}; give a bank that {COMMAND} made")
+    return [Proposal(kind.key, one.title, one.text, one.when, ()) for kind in bank.task_types for one in kind.skills]
 
 
 def distinct(proposals: Sequence[Proposal], encoder: Encoder) -> list[Proposal]:
-    """Merges proposals of a category that say nearly the same; the first one gets the turns of both."""
+    """Merges proposals of a category that say nearly the same; the first one gets the turns of both, if it has any."""
     kept: list[Proposal] = []
     for one in proposals:
         same = [place for place, other in enumerate(kept) if other.category == one.category]
         near = [place for place in same if float(encoder([one.text])[0] @ encoder([kept[place].text])[0]) >= NEAR]
         if near:
-            kept[near[0]] = replace(kept[near[0]], turns=kept[near[0]].turns + one.turns)
+            first = kept[near[0]]
+            kept[near[0]] = replace(first, turns=first.turns and first.turns + one.turns)
         else:
             kept.append(one)
     return kept
@@ -175,7 +163,7 @@ def bank_of(proposals: Sequence[Proposal], environment: str, writer: str) -> dic
     for one in proposals:
         about = {"key": one.category, "group": "task", "label": one.category, "description": one.when}
         kind = kinds.setdefault(one.category, {**about, "skills": [], "match": {}})
-        seen = f"{one.when} ({len(one.turns)} turns, such as {one.turns[0]})"
+        seen = f"{one.when} ({len(one.turns)} turns, such as {one.turns[0]})" if one.turns else one.when
         kind["skills"].append({"id": one.id, "title": one.title, "text": one.text, "when": seen})
     general = [{"id": f"{proposals[0].id.partition('-')[0]}-g01"} | NOTHING]
     start = {"schema": "skillbank/1", "environment": environment, "version": writer, "language": "en"}
