@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
     facts = {"command": shown, **_facts(one, known), **turns.quality, "cpu_seconds": cpu_seconds() - began}
     reference = "align_opsd" if "align_opsd" in credit else next(iter(credit))
     figures = agreement(turns, credit, reference, arguments.seed) if len(known) else {}
-    texts = {name: figures_of([one.table], arguments.seed) for name, table in sources.items()}
+    texts = {name: figures_of([table], arguments.seed) for name, table in sources.items()}
     result = plain(
         facts
         | {"figures": figures, "privileged": texts, "identity": identity}

@@ -36,7 +36,7 @@ class Diagnosis(PrivilegedSource):
         if url and not url.startswith(("http://", "https://")):
             raise PrivilegedError(f"privileged={self.name!r} names no address; write diagnosis@http://HOST:PORT/v1")
         self._endpoint = EndpointWriter(url, model) if url else None
-        self._texts: dict[int, tuple[Turn, str]] = {}
+        self._texts: dict[int, tuple[Turn, str]] = {}  # by id; the turn is kept so that no other one gets its id
 
     def begin(self, trajectories: Sequence[Trajectory], answers: Answers | None = None) -> None:
         asked = lost(trajectories)
