@@ -14,7 +14,7 @@ from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
 from alignopsd_trl.environments.searchqa.engine.corpus import Corpus
 from alignopsd_trl.environments.searchqa.hops import FILES, KINDS, HopFactory, HopTasks
 from alignopsd_trl.environments.searchqa.options import SearchQAOptions
-from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
+from alignopsd_trl.environments.searchqa.prompt import prompt_of
 
 OPTIONS: dict[str, Any] = {"template": "tiny", "top_k": 1, "max_turns": 8, "history_length": 7}
 
@@ -35,7 +35,7 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
     chosen = SearchQAOptions.of(OPTIONS | options)
     folder, episode = Path(data or FILES), chosen.described()
     retriever = BM25Retriever(Corpus(folder))
-    tasks, prompt = HopTasks(folder), SearchQAPrompt(chosen.template)
+    tasks, prompt = HopTasks(folder), prompt_of(chosen.template)
     return Suite(
         name="searchqa_hops",
         factory=HopFactory(retriever, **episode, template=chosen.template),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -738,6 +739,28 @@ def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
         first_policy("maze", "made/policy", [], episodes=2)
     left = {path.name for path in maze.rglob("*") if path not in before} - {"made"}
     assert not [name for name in left if not name.endswith((".pyc", "__pycache__"))]
+
+
+def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.first_policy import first_policy
+
+    recipe, learnt = runpy.run_path(str(Path(__file__).parents[1] / "recipes" / "hops_smollm.py")), []
+
+    def seen(model: Any, tokenizer: Any, rows: Any, *more: Any) -> None:
+        learnt.extend(rows)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(supervised, "train", seen)
+    config, preset, player = replace(recipe["START"], model="tiny"), recipe["PRESET"], recipe["READER"]
+    with pytest.raises(KeyboardInterrupt):
+        first_policy("searchqa_hops", tmp_path / "p", [], config=config, episodes=4, player=player, preset=preset)
+    assert len(learnt) == 4 and all(sum(row["completion_mask"]) > 50 for row in learnt)
+    shown = [row["prompt"][0]["content"] for row in learnt]
+    assert all(text.startswith("Guidance") == row["skilled"] for text, row in zip(shown, learnt, strict=True))
+    assert "" in shown and any(shown)
 
 
 def _demonstrated(maze: Path, turns: int) -> None:

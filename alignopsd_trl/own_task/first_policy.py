@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.launch.errors import reported, setup
+from alignopsd_trl.options import as_mapping
 from alignopsd_trl.own_task.options import SCRIPTED, SKILLED_SHARE, WarmStartConfig
 
 
@@ -53,7 +54,8 @@ def first_policy(
         from alignopsd_trl.own_task.task import find_task
         from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, warm_start
 
-        config, known = config or WarmStartConfig(), find_task(task)
+        config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
+        known = find_task(task, as_mapping(options))
         known = replace(known, preset=preset or known.preset)
         print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
         found = demonstrate(

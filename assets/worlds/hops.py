@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any
 
 from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
 from alignopsd_trl.environments.searchqa.engine.corpus import Corpus
-from alignopsd_trl.environments.searchqa.hops import FILES, KINDS, SPLITS
+from alignopsd_trl.environments.searchqa.hops import FACTS, FILES, KINDS, SPLITS, kind_of
 
 SEED = 1  # of the shipped world
 QUOTA = {"train": 90, "test": 40}  # questions of a kind
@@ -58,19 +57,6 @@ NAMESAKES = 60
 SHARING = ("country", "mountain", "river", "town", "firm", "bridge", "festival")
 ALIKE = (("firm", "bridge", "festival", "country"), ("town", "mountain"), ("river", "mountain"))
 """Kinds that state things of one type; of two namesakes, as many are taken from these as from any of `SHARING`."""
-FACTS: dict[str, dict[str, str]] = {
-    "country": {"capital": "town", "currency": "currency"},
-    "mountain": {"country": "country", "height": "number"},
-    "river": {"mountain": "mountain", "length": "number"},
-    "town": {"country": "country", "river": "river"},
-    "person": {"birthplace": "town", "residence": "town"},
-    "film": {"director": "person", "composer": "person"},
-    "novel": {"author": "person", "illustrator": "person"},
-    "firm": {"town": "town", "product": "goods"},
-    "bridge": {"town": "town", "length": "number"},
-    "festival": {"town": "town", "month": "month"},
-}
-"""kind -> fact -> type of its value, a kind or a word"""
 PASSAGES = {
     "country": "{name} is a country with the capital {capital} and the currency {currency}.",
     "mountain": "{name} is a mountain in the country {country} with a height of {height}.",
@@ -231,16 +217,6 @@ def traps(thing: Thing, fact: str, found: HITS) -> list[str]:
     if list(FACTS[thing.kind].values()).count(wanted) > 1:
         marks.append("relation")
     return marks
-
-
-def kind_of(text: str) -> str:
-    """Of what a passage is about."""
-    return re.match(r"\w+ is a (\w+)", text)[1]
-
-
-def stated(text: str) -> dict[str, str]:
-    """The facts of a passage."""
-    return {fact: re.search(rf"\b{fact} (?:of )?(\w+)", text)[1] for fact in FACTS[kind_of(text)]}
 
 
 def _kinds_found(corpus: Path) -> Callable[[str], str]:

@@ -25,7 +25,7 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import (
 )
 from alignopsd_trl.environments.searchqa.environment import SearchQA, SearchQABatch, SearchQAFactory
 from alignopsd_trl.environments.searchqa.options import SearchQAOptions
-from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
+from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt, prompt_of
 from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
 
 __all__ = [
@@ -79,7 +79,7 @@ def suite(**options: Any) -> Suite:
         retriever = open_retriever(backend, chosen.corpus, **(chosen.retrieval or {}))
     episode = chosen.described()
     factory = SearchQAFactory(retriever, **episode, template=chosen.template)
-    prompt = SearchQAPrompt(chosen.template)
+    prompt = prompt_of(chosen.template)
     return Suite(
         name="searchqa",
         factory=factory,

@@ -18,7 +18,7 @@ from alignopsd_trl.environments.searchqa.engine.observations import CORRECTION, 
 from alignopsd_trl.environments.searchqa.engine.retrieval import CachedRetriever, Outcome, Retriever, SearchFailure
 from alignopsd_trl.environments.searchqa.engine.scoring import accepted, contains_match, exact_match
 from alignopsd_trl.environments.searchqa.options import SearchQAOptions
-from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
+from alignopsd_trl.environments.searchqa.prompt import prompt_of
 
 
 class SearchQA(TextEnvironment):
@@ -40,7 +40,7 @@ class SearchQA(TextEnvironment):
     def __init__(self, retriever: Retriever, **options: Any):
         self.retriever, self.options = retriever, SearchQAOptions.of(options)
         self.max_turns, self.history_length = self.options.max_turns, self.options.history_length
-        self.prompt = SearchQAPrompt(self.options.template)
+        self.prompt = prompt_of(self.options.template)
         self._golden: tuple[str, ...] | None = None
 
     def reset(

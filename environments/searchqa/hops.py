@@ -14,6 +14,7 @@ The kind is the task's key, so that a skill bank may have skills by kind; the pl
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
 KINDS = ("early", "relation", "namesake", "failed")
 SPLITS = ("train", "test")
 FILES = Path(__file__).parent / "data" / "hops"
+FACTS: dict[str, dict[str, str]] = {
+    "country": {"capital": "town", "currency": "currency"},
+    "mountain": {"country": "country", "height": "number"},
+    "river": {"mountain": "mountain", "length": "number"},
+    "town": {"country": "country", "river": "river"},
+    "person": {"birthplace": "town", "residence": "town"},
+    "film": {"director": "person", "composer": "person"},
+    "novel": {"author": "person", "illustrator": "person"},
+    "firm": {"town": "town", "product": "goods"},
+    "bridge": {"town": "town", "length": "number"},
+    "festival": {"town": "town", "month": "month"},
+}
+"""kind -> fact -> type of its value, a kind or a word"""
 
 
 class HopTasks:
@@ -81,6 +95,16 @@ class HopFactory(SearchQAFactory):
 
     def __call__(self) -> HopQA:
         return HopQA(self.retriever, **self.options)
+
+
+def kind_of(text: str) -> str:
+    """Of what a passage is about."""
+    return text.partition(" is a ")[2].split()[0]
+
+
+def stated(text: str) -> dict[str, str]:
+    """The facts of a passage."""
+    return {fact: re.findall(rf"\b{fact} (?:of )?(\w+)", text)[0] for fact in FACTS[kind_of(text)]}
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 from alignopsd_trl.environments.base import Suite, View
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
+from alignopsd_trl.environments.searchqa.hop_reader import play
 from alignopsd_trl.environments.searchqa.hops import KINDS, SPLITS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import CURRICULA
@@ -86,6 +87,34 @@ def test_heeding_the_fitting_skill_avoids_the_trap_and_another_does_not(world: S
     for kind in KINDS:
         assert own[kind] > 0.85
         assert none[kind] < 0.6 and other[kind] < 0.6
+
+
+@pytest.mark.parametrize(("skill", "least", "most"), [("", 0.2, 0.6), ("Go on.", 0.9, 1.0)])
+def test_the_player_of_the_package_is_careful_under_a_skill_alone(world: Suite, skill: str, least: float, most: float):
+    environment, draw = world.factory(), random.Random(0)
+    rows = world.panel("test").rows
+    won = [episode(environment, row, lambda view: play(view, environment, skill, draw))[2] for row in rows]
+    assert least < sum(won) / len(rows) < most
+
+
+def test_its_thoughts_copy_what_decides_from_a_short_prompt():
+    short = load("searchqa_hops", template="short")
+    environment, draw = short.factory(), random.Random(0)
+    views, responses, won = episode(
+        environment, short.panel("test").rows[2], lambda view: play(view, environment, "a skill", draw)
+    )
+    assert won and responses[0].startswith("<think>country Gardale; left capital, country, currency</think>")
+    assert responses[1] == "<think>firm, not country</think>\n<search>Gardale country</search>"
+    question, passage = views[0].task_text, "Gardale is a firm in the town Stosk with the product kites."
+    assert environment.prompt.render(views[0]) == [
+        {"role": "system", "content": ""},
+        {"role": "user", "content": question},
+    ]
+    assert environment.prompt.render(views[1], "a skill") == [
+        {"role": "system", "content": "a skill"},
+        {"role": "user", "content": f"{question}\nGardale\n{passage}"},
+    ]
+    assert environment.prompt.reply(views[1]) == passage
 
 
 def test_a_thought_states_the_situation(world: Suite):
