@@ -218,7 +218,9 @@ def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.Capture
     main(["check", "maze", "--episodes", "8"])
     said = capsys.readouterr().out
     assert "nothing found" in said and "[user]\nLeave the maze of the " in said
-    assert "random play: " in said and "scripted player: " in said
+    assert re.search(r"random play: .* on average\n", said)
+    apart = re.search(r"scripted player: .* on average \((\S+) with the skill, (\S+) without it\)", said)
+    assert apart and float(apart[1]) >= float(apart[2])
 
 
 FAULTS = {
@@ -361,6 +363,8 @@ def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> An
 PAID_TWICE = {
     "by the last turn": [_played(1, 0, 1, 2), _played(1, 1, 1, 3), _played(0, 1, 1, 2), _played(1, 1, 0, 1, 3)],
     "by finish": [_played(1, 1, finish=2), _played(1, 1, 1, finish=3), _played(1, 0, 1, finish=2), _played(0, 0)] * 2,
+    "the last turn's own with it": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 2), _played(1, 0, 1, 1, 4)],
+    "its own, and a sum that counts it": [_played(1, 1, 4), _played(1, 1, 2), _played(1, 1, 1, 5), _played(0, 1, 1, 4)],
 }
 PAID_ONCE = {
     "at the end": [_played(0, 0, 1), _played(0, 0, 0), _played(0, 0, 1), _played(0, 1)],
@@ -368,6 +372,7 @@ PAID_ONCE = {
     "a point each": [_played(1, 1), _played(1, 1, 1), _played(1, 0, 1, 1), _played(1, 1, 1, 1)],
     "halves and a bonus of 1": [_played(0.5, 0.5, 1), _played(0.5, 0.5, 1), _played(0.5, 0, 0.5, 1), _played(0.5, 0)],
     "a bonus whatever came before": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 1, 1, 3), _played(1, 1, 3)],
+    "a bonus of 3 for two or three": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 3), _played(1, 0, 1, 1, 3)],
     "once by chance": [_played(1, 1, 2), _played(1, 2, 0), _played(2, 2, 1), _played(1, 1, 1, 0), _played(2, 1, 3)],
 }
 
