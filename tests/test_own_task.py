@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -93,6 +94,20 @@ def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, caps
     main(["demonstrate", "maze", "--episodes", "4"])
     main(["warm_start", "maze", "--tasks", "0", "--layers", "1"])
     assert "2 updates" in capsys.readouterr().out
+
+
+@pytest.mark.full
+def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
+    maze: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task.first_policy import first_policy
+    from alignopsd_trl.own_task.options import WarmStartConfig
+
+    first_policy("maze", "made", [], config=WarmStartConfig(max_steps=1, layers=1, batch_size=4), episodes=40)
+    said = capsys.readouterr().out
+    played = said[said.index("training tasks, played by the first policy in made:") :]
+    assert "without the skill:\n" in played and "with it:\n" in played
+    assert "look: the policy hardly reads the skill" in played  # it learnt nothing from one update
 
 
 def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(maze: Path) -> None:
@@ -207,7 +222,9 @@ def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.Capture
     main(["check", "maze", "--episodes", "8"])
     said = capsys.readouterr().out
     assert "nothing found" in said and "[user]\nLeave the maze of the " in said
-    assert "random play: " in said and "scripted player: " in said
+    assert re.search(r"random play: .* on average\n", said)
+    apart = re.search(r"scripted player: .* on average \((\S+) with the skill, (\S+) without it\)", said)
+    assert apart and float(apart[1]) >= float(apart[2])
 
 
 FAULTS = {
@@ -350,6 +367,8 @@ def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> An
 PAID_TWICE = {
     "by the last turn": [_played(1, 0, 1, 2), _played(1, 1, 1, 3), _played(0, 1, 1, 2), _played(1, 1, 0, 1, 3)],
     "by finish": [_played(1, 1, finish=2), _played(1, 1, 1, finish=3), _played(1, 0, 1, finish=2), _played(0, 0)] * 2,
+    "the last turn's own with it": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 2), _played(1, 0, 1, 1, 4)],
+    "its own, and a sum that counts it": [_played(1, 1, 4), _played(1, 1, 2), _played(1, 1, 1, 5), _played(0, 1, 1, 4)],
 }
 PAID_ONCE = {
     "at the end": [_played(0, 0, 1), _played(0, 0, 0), _played(0, 0, 1), _played(0, 1)],
@@ -357,6 +376,7 @@ PAID_ONCE = {
     "a point each": [_played(1, 1), _played(1, 1, 1), _played(1, 0, 1, 1), _played(1, 1, 1, 1)],
     "halves and a bonus of 1": [_played(0.5, 0.5, 1), _played(0.5, 0.5, 1), _played(0.5, 0, 0.5, 1), _played(0.5, 0)],
     "a bonus whatever came before": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 1, 1, 3), _played(1, 1, 3)],
+    "a bonus of 3 for two or three": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 3), _played(1, 0, 1, 1, 3)],
     "once by chance": [_played(1, 1, 2), _played(1, 2, 0), _played(2, 2, 1), _played(1, 1, 1, 0), _played(2, 1, 3)],
 }
 
@@ -972,6 +992,32 @@ def test_a_poor_policy_is_told_with_a_remedy() -> None:
     assert "without the skill it won 20% where its demonstrations won 75%" in said
     assert "with it 30% of its actions are invalid" in said and "with it it won 30%" in said
     assert "--episodes" in said and "--minutes" in said
+
+
+@pytest.mark.parametrize(
+    ("alone", "read", "player", "says"),
+    [
+        (30, 35, 100, True),  # the skill changes nothing
+        (30, 90, 100, False),
+        (80, 95, 100, False),  # a good policy has less to gain
+        (30, 30, 40, False),  # nor does it help the player
+        (30, math.nan, 100, False),  # nobody knows who won
+    ],
+)
+def test_a_policy_that_does_not_read_the_skill_is_told_so(alone: float, read: float, player: int, says: bool) -> None:
+    from alignopsd_trl.own_task.warm_start import PLAIN, SKILLED, unread
+
+    rows = [{"turn": 0, "skilled": False, "won": number < 35} for number in range(100)]
+    rows += [{"turn": 0, "skilled": True, "won": number < player} for number in range(100)]
+    results: Any = {
+        name: SimpleNamespace(success=SimpleNamespace(mean=won)) for name, won in ((PLAIN, alone), (SKILLED, read))
+    }
+    said = unread(results, rows)
+    assert bool(said) is says
+    if says:
+        assert "it won 35% and without 30%" in said and "100% and 35%" in said and "--method grpo" in said
+    assert unread({PLAIN: results[PLAIN]}, rows) == ""  # a task without skills
+    assert unread(results, rows[:100]) == ""  # no skill was demonstrated
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task import contest, outcomes, starting, wording
+from alignopsd_trl.own_task.agreement import VIEWS
 from alignopsd_trl.own_task.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import skills_of, texts_of
 from alignopsd_trl.own_task.options import FRESH, TIME_LIMIT
@@ -217,18 +218,22 @@ def _play(
 
 def _tell(played: contest.Played, report: Report) -> None:
     """Adds the results of play to the report."""
-    report.success = {who: _success(part) for who, part in played.items()}
+    report.success = {who: _success(part, who == PLAYER) for who, part in played.items()}
     if found := contest.difference(played):
         report.success["difference in reward"] = f"{found:+.3g}"
     report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
 
 
-def _success(episodes: Sequence[PlayedEpisode]) -> str:
+def _success(episodes: Sequence[PlayedEpisode], reads: bool) -> str:
     if not episodes:
         return "not played"
     won = "unknown how many" if all(one.won is None for one in episodes) else sum(bool(one.won) for one in episodes)
-    mean = sum(one.reward for one in episodes) / len(episodes)
-    return f"{won} of {len(episodes)} won, reward {mean:.3g} on average"
+    kinds = {name: [one.reward for one in episodes if one.skilled is kind] for name, kind in VIEWS.items()}
+    apart = ", ".join(f"{statistics.mean(part):.3g} {name}" for name, part in kinds.items() if part)
+    apart = f" ({apart})" if reads and any(one.skill for one in episodes) else ""
+    return (
+        f"{won} of {len(episodes)} won, reward {statistics.mean(one.reward for one in episodes):.3g} on average{apart}"
+    )
 
 
 def _show(renderer: Renderer, episode: PlayedEpisode, report: Report) -> None:

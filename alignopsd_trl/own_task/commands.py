@@ -141,18 +141,16 @@ def warm_start(argv: Sequence[str]) -> None:
         rows, task = read_demonstrations(given.data), _task(given)
         if flags.get("model", task.start.model) == task.start.model:
             config = replace(task.start, **flags)
-        from alignopsd_trl.own_task.warm_start import advice, play_some, told, warm_start, what_it_can
+        from alignopsd_trl.own_task.warm_start import play_some, told, warm_start, what_it_can
 
         made = warm_start(rows, given.output, config, settings=task.preset, play=partial(play_some, task))
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
         tasks = (100 if config.fresh else 32) if given.tasks is None else given.tasks
         if tasks > 0:
-            options = {name: getattr(given, name) for name in ("panel", "skill_bank", "encoder")}
-            options |= {"tasks": tasks, "temperature": given.eval_temperature}
-            results = what_it_can(task, made.model, made.tokenizer, **options)
-            warned = "" if config.until_success else advice(results, rows)
-            print("\n".join(filter(None, (told(results), warned))))
+            options = {name: getattr(given, name) for name in ("skill_bank", "encoder")}
+            options |= {"panel": task.suite.panel(given.panel).head(tasks), "temperature": given.eval_temperature}
+            print(told(what_it_can(task, made.model, made.tokenizer, **options), rows, config))
 
 
 def _parser(name: str, description: str) -> CommandParser:

@@ -52,20 +52,24 @@ def first_policy(
         from alignopsd_trl.own_task.demonstrations import demonstrate
         from alignopsd_trl.own_task.players import Scripted, scripted
         from alignopsd_trl.own_task.task import find_task
-        from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, warm_start
+        from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, some, told, warm_start, what_it_can
 
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))
         known = replace(known, preset=preset or known.preset)
+        encoder = known.preset.get("encoder", "lexical")
         print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
         found = demonstrate(
             known,
             Scripted(scripted(known.name, player), random.Random(config.seed)),
             episodes=episodes,
             tokenizer=known_tokenizer(config.model),
-            encoder=known.preset.get("encoder", "lexical"),
+            encoder=encoder,
             won_only=won_only,
             skilled_share=skilled_share,
         )
         print(found.told(), flush=True)
-        warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))
+        made = warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))
+        print(f"training tasks, played by the first policy in {folder}:", flush=True)
+        results = what_it_can(known, made.model, made.tokenizer, some(known), encoder=encoder)
+        print(told(results, found.rows, config), flush=True)

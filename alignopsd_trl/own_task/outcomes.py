@@ -87,19 +87,26 @@ def _earned(episode: PlayedEpisode) -> list[float]:
 
 
 def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    """Yields a finding if the last reward of nearly all episodes with several earlier ones is their sum, and these sums
+    """Yields a finding if the last reward of nearly all episodes with several earlier ones holds their sum, and both
     differ."""
     parts = [[reward for reward in _earned(one) if reward] for one in episodes if one.stop == ENDED]
-    several = [(round(sum(before), 6), last) for *before, last in filter(None, parts) if len(before) > 1]
-    sums = {total for total, last in several if abs(total - last) < 1e-6}
-    again = sum(abs(total - last) < 1e-6 for total, last in several)
-    if again >= max(FEWEST, NEARLY_ALL * len(several)) and len(sums) > 1:
+    several = [(before, last) for *before, last in filter(None, parts) if len(before) > 1]
+    again = [(round(sum(before), 6), round(last, 6)) for before, last in several if _holds_sum(before, last)]
+    enough = len(again) >= max(FEWEST, NEARLY_ALL * len(several))
+    if enough and all(len(set(values)) > 1 for values in zip(*again, strict=True)):
         yield Finding(
             "reward",
-            f"in {again} of {len(several)} episodes with several rewards the last one is the sum of those before it: "
-            "all is paid twice; give each turn what it earned alone",
+            f"in {len(again)} of {len(several)} episodes with several rewards the last one holds the sum of those "
+            "before it: all is paid twice; give each turn what it earned alone",
             ruins=False,
         )
+
+
+def _holds_sum(before: Sequence[float], last: float) -> bool:
+    """Returns whether the last reward is the sum of those before it, and up to twice what one of them paid: the last
+    turn's own, which is paid beside a total that may count it too."""
+    own = last - sum(before)
+    return any(abs(own - times * one) < 1e-6 for one in before for times in (0, 1, 2))
 
 
 def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:

@@ -27,12 +27,15 @@ from alignopsd_trl.runs.files import readable_as_others, replacing
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import write_sizes
 
-PLAIN = "without the skill"
-TRIED = 32
-"""Training tasks that are played to see whether ``until_success`` is reached."""
+PLAIN, SKILLED = "without the skill", "with it"
+TRIED, LOOKED_AT = 32, 16
+"""Training tasks that are played for ``until_success``, and by a recipe's first policy."""
 ENOUGH_TURNS = 5000
 MANY_INVALID, MUCH_WORSE = 0.05, 0.75
 """A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
+HELPS, READ = 0.1, 0.5
+"""A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
+from its own success without it to the player's success with it."""
 
 
 @dataclass(frozen=True)
@@ -124,24 +127,28 @@ def what_it_can(
     task: Task,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    panel: TaskPanel,
     *,
-    tasks: int,
-    panel: str = "test",
     temperature: float = 0.4,
     skill_bank: Any = None,
     encoder: str = "lexical",
 ) -> dict[str, EvaluationResult]:
-    """Plays the panel's first tasks without the skill and, if the task has skills, with the skill in the prompt."""
+    """Plays tasks without the skill and, if the task has skills, with the skill in the prompt."""
     skills = skills_of(task, tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
-    views = {PLAIN: None} | ({} if skills is no_skills else {"with it": skills})
-    return _played(task, model, tokenizer, task.suite.panel(panel).head(tasks), views, temperature)
+    views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
+    return _played(task, model, tokenizer, panel, views, temperature)
+
+
+def some(task: Task, count: int = LOOKED_AT) -> TaskPanel:
+    """Returns training tasks, spread over the rows."""
+    rows = task.rows("train")
+    return TaskPanel.of(task.name, "train", rows[:: max(1, len(rows) // count)][:count])
 
 
 def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EvaluationResult:
     """Plays `TRIED` training tasks without the skill, at the recipe's temperature."""
-    rows = task.rows("train")
-    panel = TaskPanel.of(task.name, "train", rows[:: max(1, len(rows) // TRIED)][:TRIED])
-    return _played(task, model, tokenizer, panel, {PLAIN: None}, task.preset.get("temperature", 1.0))[PLAIN]
+    temperature = task.preset.get("temperature", 1.0)
+    return _played(task, model, tokenizer, some(task, TRIED), {PLAIN: None}, temperature)[PLAIN]
 
 
 def _played(
@@ -157,20 +164,42 @@ def _played(
     return results
 
 
-def told(results: Mapping[str, EvaluationResult]) -> str:
-    """Returns the results as text."""
-    return "\n".join(f"{name}:\n{result.table()}" for name, result in results.items())
+def told(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], config: WarmStartConfig) -> str:
+    """Returns results as text, with warnings by their demonstrations. A policy that is to stop early may be poor."""
+    poor = "" if config.until_success else advice(results, rows)
+    tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
+    return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
 
 
 def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns a warning with a remedy for a policy far below its demonstrations; an empty text for a good one."""
     faults = []
     for view, result in results.items():
-        opened = [row for row in rows if not row.get("turn") and bool(row.get("skilled")) is (view != PLAIN)]
-        shown = sum(bool(row.get("won")) for row in opened) / max(1, len(opened))
+        shown = _demonstrated(rows, view)
         if result.invalid_actions > MANY_INVALID:
             faults.append(f"{view} {result.invalid_actions:.0%} of its actions are invalid")
         if result.success.mean / 100 < MUCH_WORSE * shown:  # false for NaN, an unknown rate
             faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
     few = f"it learnt from {len(rows)} turns, demonstrate more, with --episodes; " if len(rows) < ENOUGH_TURNS else ""
     return f"look: {', '.join(faults)}; {few}raise --minutes, or show shorter prompts" if faults else ""
+
+
+def unread(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a warning with a remedy if a skill that helped the player hardly helps the policy; else an empty text."""
+    plain, skilled = (_demonstrated(rows, view) for view in (PLAIN, SKILLED))
+    if SKILLED not in results or skilled < plain + HELPS:
+        return ""
+    alone, read = (results[view].success.mean / 100 for view in (PLAIN, SKILLED))
+    hardly = read - alone < READ * (skilled - alone)  # false for NaN, an unknown rate
+    text = (
+        f"look: the policy hardly reads the skill in its prompt, with which it won {read:.0%} and without {alone:.0%} "
+        f"(its demonstrations {skilled:.0%} and {plain:.0%}): it would teach little as the teacher; let thoughts copy "
+        "the skill's words before they decide, raise --skilled_share or --minutes, or train with --method grpo"
+    )
+    return text if hardly else ""
+
+
+def _demonstrated(rows: Sequence[Mapping[str, Any]], view: str) -> float:
+    """Returns the share of the demonstrated episodes with this view that were won; 0 if there are none."""
+    opened = [row for row in rows if not row.get("turn") and bool(row.get("skilled")) is (view != PLAIN)]
+    return sum(bool(row.get("won")) for row in opened) / max(1, len(opened))
