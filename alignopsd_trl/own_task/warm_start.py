@@ -141,8 +141,8 @@ def what_it_can(
 
 def some(task: Task, count: int = LOOKED_AT) -> TaskPanel:
     """Returns training tasks, spread over the rows."""
-    rows = task.rows("train")
-    return TaskPanel.of(task.name, "train", rows[:: max(1, len(rows) // count)][:count])
+    every = max(1, len(rows := task.rows("train")) // count)
+    return TaskPanel.of(task.name, "train", rows[::every][:count])
 
 
 def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EvaluationResult:
@@ -190,13 +190,12 @@ def unread(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, 
     if SKILLED not in results or skilled < plain + HELPS:
         return ""
     alone, read = (results[view].success.mean / 100 for view in (PLAIN, SKILLED))
-    hardly = read - alone < READ * (skilled - alone)  # false for NaN, an unknown rate
     text = (
         f"look: the policy hardly reads the skill in its prompt, with which it won {read:.0%} and without {alone:.0%} "
         f"(its demonstrations {skilled:.0%} and {plain:.0%}): it would teach little as the teacher; let thoughts copy "
         "the skill's words before they decide, raise --skilled_share or --minutes, or train with --method grpo"
     )
-    return text if hardly else ""
+    return text if read - alone < READ * (skilled - alone) else ""  # NaN, an unknown rate, is never less
 
 
 def _demonstrated(rows: Sequence[Mapping[str, Any]], view: str) -> float:
