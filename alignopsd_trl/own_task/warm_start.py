@@ -139,7 +139,7 @@ def what_it_can(
     return _played(task, model, tokenizer, panel, views, temperature)
 
 
-def some(task: Task, count: int = LOOKED_AT) -> TaskPanel:
+def sample(task: Task, count: int = LOOKED_AT) -> TaskPanel:
     """Returns training tasks, spread over the rows."""
     every = max(1, len(rows := task.rows("train")) // count)
     return TaskPanel.of(task.name, "train", rows[::every][:count])
@@ -148,7 +148,7 @@ def some(task: Task, count: int = LOOKED_AT) -> TaskPanel:
 def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EvaluationResult:
     """Plays `TRIED` training tasks without the skill, at the recipe's temperature."""
     temperature = task.preset.get("temperature", 1.0)
-    return _played(task, model, tokenizer, some(task, TRIED), {PLAIN: None}, temperature)[PLAIN]
+    return _played(task, model, tokenizer, sample(task, TRIED), {PLAIN: None}, temperature)[PLAIN]
 
 
 def _played(
