@@ -51,6 +51,11 @@ def whole_sibling(trajectory: Trajectory, siblings: Sequence[Trajectory]) -> str
     return f"A better attempt did: {' , '.join(turn.action for turn in best.turns)}" if told else None
 
 
+def nothing(trajectory: Trajectory) -> str:
+    """Tells nothing: what a teacher's distribution does without a text, as a penalty on leaving the first policy."""
+    return "Go on."
+
+
 def play(player: Callable[..., Any]) -> Callable[..., str]:
     """Returns a world's player, who reads no skill, as `demonstrate` takes it."""
 

@@ -21,8 +21,8 @@ from alignopsd_trl.environments import Suite, TaskPanel
 from alignopsd_trl.launch.evaluate import main as evaluate
 from alignopsd_trl.measure.commands import run_measure as main
 from alignopsd_trl.measure.mc_rollouts import ReplayError
-from alignopsd_trl.measure.policy import make_sampler
 from alignopsd_trl.models import load_tokenizer
+from alignopsd_trl.sampling.plain import plain_sampler
 
 
 def _save(folder: Path, **tokens: str | None) -> Path:
@@ -77,7 +77,7 @@ def test_the_models_own_taste_in_sampling_does_not_count(tmp_path: Path) -> None
     model = build_model(tokenizer).eval()
     model.generation_config.min_p = 0.999
     options = {"temperature": 1.0, "top_k": len(tokenizer)}
-    sampled = make_sampler(model, tokenizer, options, 1).respond([[5, 6, 7]] * 64).ids
+    sampled = plain_sampler(model, tokenizer, [tokenizer.eos_token_id], options, 1, 64).respond([[5, 6, 7]] * 64).ids
     assert len({tokens[0] for tokens in sampled}) > 8
 
 

@@ -22,9 +22,10 @@ from alignopsd_trl.measure import measurement
 from alignopsd_trl.measure.commands import measure as command
 from alignopsd_trl.measure.commands import run_measure as main
 from alignopsd_trl.measure.mc_rollouts import ReplayError
-from alignopsd_trl.measure.policy import ModelScorer, make_sampler
+from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
+from alignopsd_trl.sampling.plain import plain_sampler
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
@@ -294,7 +295,7 @@ def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path
         exact = (model(torch.tensor([prompts[4]])).logits[0, -1] / 0.7).softmax(-1).numpy()
     for options in ({"temperature": 0.7, "top_k": 0}, {"temperature": 0.7, "top_k": len(tokenizer)}):
         torch.manual_seed(0)
-        sampled = make_sampler(model, tokenizer, options, 1, batch_size=50).respond(prompts * 200).ids
+        sampled = plain_sampler(model, tokenizer, [tokenizer.eos_token_id], options, 1, 50).respond(prompts * 200).ids
         assert all(len(response) == 1 for response in sampled)
         seen = np.bincount([sampled[place][0] for place in range(4, 1000, 5)], minlength=len(exact)) / 200
         assert np.abs(seen - exact).max() < 0.12

@@ -824,6 +824,30 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
     assert (maze / "policy" / "tokenizer.json").is_file()
 
 
+def test_a_batch_in_several_forwards_makes_the_same_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.options import WarmStartConfig
+    from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
+
+    tokenizer, draw = tiny_tokenizer(["go left , go right"]), random.Random(0)
+    told = [{"input_ids": [5, 6, 7] * draw.randint(1, 9) + [8, 9]} for _ in range(20)]
+    rows = [one | {"completion_mask": [0] * (len(one["input_ids"]) - 2) + [1, 1]} for one in told]
+    made, forwards = [], []
+    for forward in (10_000, 50):
+        monkeypatch.setattr(supervised, "FORWARD", forward)
+        monkeypatch.setattr(supervised, "bfloat16_pays", lambda width: False)
+        config = WarmStartConfig(model="smollm2", batch_size=8, max_steps=2, learning_rate=1e-2)
+        model: Any = tiny_model(tokenizer, 1, 0)
+        seen = [0]
+        model.get_decoder().register_forward_hook(lambda *_, seen=seen: seen.__setitem__(0, seen[0] + 1))
+        trainer, _ = supervised.train(model, tokenizer, rows, tmp_path, config)
+        made.append(torch.cat([one.detach().flatten() for one in trainer.model.parameters()]))
+        forwards.append(seen[0])
+    assert forwards[0] < forwards[1]
+    start = torch.cat([one.detach().flatten() for one in tiny_model(tokenizer, 1, 0).parameters()])
+    assert (made[0] - made[1]).norm() < 0.01 * (made[0] - start).norm()
+
+
 @pytest.mark.parametrize(
     ("flags", "updates"), [(["--max_steps", "3"], "[123]"), (["--minutes", "0.02"], r"\d+")], ids=["updates", "minutes"]
 )

@@ -9,71 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.models import end_ids
-from alignopsd_trl.rollout import Player, Responses, SkillSource, episode_seeds, make_player, no_skills
+from alignopsd_trl.rollout import Player, SkillSource, episode_seeds, make_player, no_skills
+from alignopsd_trl.sampling.plain import plain_sampler
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-class ModelGenerator:
-    """A transformers model as a `BatchSampler`.
-
-    Args:
-        model: the policy.
-        tokenizer: pads prompts on the left.
-        temperature: the sampling temperature; `0` decodes greedily.
-        max_tokens: tokens of a response at most.
-        batch_size: prompts of one call of ``generate``.
-        top_p, top_k, min_p, repetition_penalty: as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is
-            ignored for these, as in training.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        temperature: float,
-        max_tokens: int,
-        batch_size: int = 64,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
-    ):
-        self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
-        self.end_ids = end_ids(model, tokenizer.eos_token_id)
-        sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        self._options = (sampled if temperature > 0 else {"do_sample": False}) | {
-            "repetition_penalty": repetition_penalty,
-            "max_new_tokens": max_tokens,
-            "eos_token_id": self.end_ids,
-            "pad_token_id": tokenizer.pad_token_id,
-        }
-
-    @torch.no_grad()
-    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        responses: list[list[int]] = []
-        for first in range(0, len(prompts), self._batch_size):
-            part = [list(prompt) for prompt in prompts[first : first + self._batch_size]]
-            inputs: Any = self._tokenizer.pad(
-                {"input_ids": part}, padding=True, padding_side="left", return_tensors="pt"
-            )
-            inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
-            generate: Any = self._model.generate
-            sampled = generate(**inputs, **self._options)[:, inputs["input_ids"].size(1) :]
-            responses += [self._cut(row) for row in sampled.tolist()]
-        return Responses(responses, None)
-
-    def _cut(self, tokens: list[int]) -> list[int]:
-        end = next((place for place, token in enumerate(tokens) if token in self.end_ids), len(tokens) - 1)
-        return tokens[: end + 1]
 
 
 @contextlib.contextmanager
@@ -176,7 +122,9 @@ def evaluate(
     """
     playing = PlayOptions(**options)
     narrowed = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "repetition_penalty": repetition_penalty}
-    sampler = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size, **narrowed)
+    narrowed["temperature"] = temperature
+    ends = end_ids(model, tokenizer.eos_token_id)
+    sampler = plain_sampler(model, tokenizer, ends, narrowed, max_completion_length, batch_size)
     factory = as_environment(factory)
     if isinstance(factory, AdaptedEnvironment) and not factory.knows_score:
         raise ValueError(
@@ -188,7 +136,7 @@ def evaluate(
         environments,
         tokenizer,
         sampler,
-        sampler.end_ids,
+        ends,
         playing,
         skills=skills or no_skills,
         skills_in_rollout=skills is not None,

@@ -2,58 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import Cache, PreTrainedModel
 
-from alignopsd_trl.evaluation.play import ModelGenerator
-from alignopsd_trl.rollout import SortedByLength
-from alignopsd_trl.sampling.loop import LoopSampler
-from alignopsd_trl.scoring.packing import Packed, why_plain
-from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.sampling.plain import attention_of
+from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Mix, Padded, score_pairs
 from alignopsd_trl.turns import TurnBatch
-
-PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
-"""Values of sampling options that leave the model's distribution unchanged."""
-
-
-def shares_prompts(model: PreTrainedModel) -> bool:
-    """Returns whether equal prompts of this model may be encoded once."""
-    return why_plain(model.config, _attention(model)) is None
-
-
-def _attention(model: PreTrainedModel) -> str:
-    return model.config._attn_implementation
-
-
-def make_sampler(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    options: Mapping[str, Any],
-    max_tokens: int,
-    batch_size: int = 256,
-) -> SortedByLength:
-    """Makes a sampler of a model with fixed weights.
-
-    Where the model and the options allow it, `LoopSampler` samples and encodes equal prefixes of prompts once.
-    Otherwise transformers' ``generate`` samples.
-
-    Args:
-        options: sampling options, ``temperature`` and those of `PLAIN`.
-        batch_size: number of responses side by side.
-    """
-    sampler: Any = ModelGenerator(model, tokenizer, max_tokens=max_tokens, batch_size=batch_size, **options)
-    if all(options.get(name) in values for name, values in PLAIN.items()) and shares_prompts(model):
-        attention, pad_id = _attention(model), tokenizer.pad_token_id
-        prefixes = PrefixCache(model, pad_id, attention)
-        sampler = LoopSampler(
-            model, options["temperature"], max_tokens, sampler.end_ids, pad_id, attention, prefixes=prefixes
-        )
-    return SortedByLength(sampler, lambda prompts: batch_size)
 
 
 class ModelScorer:
@@ -80,7 +36,7 @@ class ModelScorer:
         cached = 0 if before is None else before.get_seq_length()
         return self._model.base_model(
             input_ids=rows.ids,
-            attention_mask=rows.attention_mask(_attention(self._model), cached),
+            attention_mask=rows.attention_mask(attention_of(self._model), cached),
             position_ids=rows.position,
             past_key_values=before,
             use_cache=before is not None,

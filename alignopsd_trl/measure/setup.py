@@ -27,14 +27,15 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED
 from alignopsd_trl.launch.machine import usable_device
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.measure.policy import PLAIN, ModelScorer, make_sampler, shares_prompts
+from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
 from alignopsd_trl.models import end_ids
 from alignopsd_trl.options import as_type
 from alignopsd_trl.privileged import PrivilegedSource, load_source, reserved_tokens
-from alignopsd_trl.rollout import Player, make_player, no_skills
+from alignopsd_trl.rollout import Player, SortedByLength, make_player, no_skills
 from alignopsd_trl.runs.sizes import read_sizes
+from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.compatibility import adapted
@@ -129,7 +130,7 @@ class Session:
         longest = config.teacher_max_completion_length or config.max_completion_length
         return PrivilegedTeacher(
             ModelScorer(self.model, config.temperature),
-            make_sampler(self.model, self.tokenizer, _sampling(config), longest, self.arguments.batch_size),
+            _sampler(self.model, self.tokenizer, config, longest, self.arguments.batch_size),
             self.tokenizer,
             self.encoder,
             budget=config.scoring_tokens,
@@ -206,7 +207,7 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
     player = make_player(
         open_batch(factory, arguments.slots, config.environment_time_limit),
         tokenizer,
-        make_sampler(model, tokenizer, _sampling(config), config.max_completion_length, arguments.batch_size),
+        _sampler(model, tokenizer, config, config.max_completion_length, arguments.batch_size),
         end_ids(model, tokenizer.eos_token_id),
         PlayOptions.of(config),
         reserved_tokens(config.skill_budget) if arguments.privileged else 0,
@@ -216,9 +217,13 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
     return Session(arguments, model, tokenizer, suite, tasks, config, variants, player, encoder)
 
 
-def _sampling(config: AlignOPSDConfig) -> dict[str, Any]:
+def _sampler(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: AlignOPSDConfig, limit: int, rows: int
+) -> SortedByLength:
     options = {name: getattr(config, name) for name in ("temperature", *PLAIN)}
-    return {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    ends = end_ids(model, tokenizer.eos_token_id)
+    return SortedByLength(plain_sampler(model, tokenizer, ends, given, limit, rows), lambda prompts: rows)
 
 
 def _check(config: AlignOPSDConfig, slots: int) -> None:

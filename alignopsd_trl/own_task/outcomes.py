@@ -226,10 +226,11 @@ def retrieval(
         )
     types = getattr(bank, "task_types", ())
     if types and openings:
-        if bank.environment != task.suite.name:
+        name = task.suite.name
+        if bank.environment not in (name, name.partition("_")[0]):
             yield Finding(
                 "skill",
-                f"the bank is for environment {bank.environment!r}, not {task.suite.name!r}; name the right one",
+                f"the bank is for environment {bank.environment!r}, not {name!r}; name the right one",
             )
         asked = {(one.task_text, one.task_key, one.data_source) for one in openings}
         used = {key for one in asked for key in bank.retrieve(*one).type_keys}

@@ -22,6 +22,7 @@ from alignopsd_trl.own_task.dialogues import converses, encoded, play_options
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
+from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
 from alignopsd_trl.runs.progress import Bar
@@ -156,9 +157,10 @@ def _played(
 ) -> dict[str, EvaluationResult]:
     options: dict[str, Any] = play_options(task.preset) | {"temperature": temperature}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
-    results = {}
+    results, width = {}, model.config.get_text_config().hidden_size
+    rounded = model.dtype == torch.float32 and bfloat16_pays(width)
     for name, one in views.items():
-        with Bar(len(rows), name) as progress:
+        with Bar(len(rows), name) as progress, torch.autocast(model.device.type, torch.bfloat16, enabled=rounded):
             played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
         results[name] = played[0]
     return results

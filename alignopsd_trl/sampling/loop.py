@@ -100,6 +100,7 @@ class LoopSampler:
 
     Args:
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
+        temperature: 0 decodes greedily.
         end_ids: a response ends with one of them, or after ``max_tokens``.
         attention: name of the model's attention implementation.
         budget: padded tokens per forward over prompts.
@@ -149,8 +150,8 @@ class LoopSampler:
         token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
         for step in range(self.max_tokens):
             logits = _next(self.model, rows, token, self.attention)
-            log_probs = (logits.float() / self.temperature).log_softmax(-1)
-            token = draw(log_probs, rows.place, step)
+            log_probs = (logits.float() / (self.temperature or 1.0)).log_softmax(-1)
+            token = draw(log_probs, rows.place, step) if self.temperature else log_probs.argmax(-1)
             kept[rows.place, step] = log_probs.gather(1, token.unsqueeze(1)).squeeze(1)
             for row, drawn in enumerate(token.tolist()):  # the only synchronisation with the device in a step
                 if going[row]:

@@ -121,9 +121,7 @@ class SelfCheck:
         if self.teacher is not None:
             found["empty_skill"] = _mean(plain - self.teacher(few, rows, rows), few)
         if self.shared:
-            first = torch.zeros_like(rows)
-            pair = [self._score(self.policy, few, first, shared) for shared in (True, False)]
-            found["shared_prefix"] = _mean(pair[0] - pair[1], few)
+            found["shared_prefix"] = _mean(plain - self._score(self.policy, few, rows, shared=True), few)
         return self._judge(found)
 
     def later_round(self, batch: TurnBatch, strict: bool) -> dict[str, float]:
@@ -147,21 +145,26 @@ class SelfCheck:
         self,
         model: ScoringModel,
         few: TurnBatch,
-        prompts: torch.Tensor,
+        rows: torch.Tensor,
         shared: bool = False,
         budget: int | None = None,
     ) -> torch.Tensor:
-        return score_pairs(
+        """Scores the responses of rows, with ``shared`` behind their own beginnings, with which they then share their
+        prompts. (Under another prompt they would be unlikely, and rounding would move them far more.)"""
+        responses = [turn.response_ids for turn in few.turns]
+        beginnings = [one[:-1] for one in responses] if shared else []
+        scores = score_pairs(
             model,
             Ragged.of([turn.prompt_ids for turn in few.turns]),
-            Ragged.of([turn.response_ids for turn in few.turns]),
-            prompts,
-            torch.arange(len(few)),
+            Ragged.of([*beginnings, *responses]),
+            rows.repeat(1 + shared),
+            torch.arange(len(beginnings) + len(responses)),
             pad_id=self.pad_id,
             budget=budget or self.budget,
             shared=shared,
             agree=self.processes.agree,
         )
+        return scores[len(beginnings) :]
 
     def _judge(self, found: Mapping[str, float | None], strict: bool = True) -> dict[str, float]:
         everywhere = self.processes.each(dict(found))

@@ -75,8 +75,8 @@ class Samplers:
     @contextlib.contextmanager
     def evaluation(self, temperature: float) -> Generator[AnySampler]:
         """Opens the sampler of an evaluation."""
-        with self.backend.ready():
-            yield self.backend.sampler(temperature, self.config.max_completion_length)
+        with self.backend.ready(), self.backend.prefixes() as prefixes:
+            yield self.backend.sampler(temperature, self.config.max_completion_length, prefixes)
 
     def _of_teacher(self, sampler: Any, limit: int) -> Any:
         return sampler if self.teacher is None else self.backend.of_teacher(sampler, self.teacher, limit)

@@ -18,7 +18,7 @@ class Booking(PlainEnvironment):
         self.inn, self.wanted = inn, {"people": str(people), "day": day, "hour": hour}
         self.known = {slot: self.wanted[slot] for slot in said}
         text = ", ".join(f"{slot} {value}" for slot, value in self.known.items())
-        return Opening(f"Guest: A table, please: {text}.", f"Book at the {inn}.", category=inn)
+        return Opening("Guest: A table, please.", f"Book at the {inn}: {text}.", category=inn)
 
     @property
     def seats(self):

@@ -1,0 +1,108 @@
+"""Samples from a model with fixed weights, without a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.rollout import BatchSampler, Responses
+from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.scoring.packing import why_plain
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+
+PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
+"""Values of sampling options that leave the model's distribution unchanged."""
+
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Returns whether equal prompts of this model may be encoded once."""
+    return why_plain(model.config, attention_of(model)) is None
+
+
+def attention_of(model: PreTrainedModel) -> str:
+    return model.config._attn_implementation
+
+
+def plain_sampler(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    end_ids: Sequence[int],
+    options: Mapping[str, Any],
+    max_tokens: int,
+    batch_size: int,
+) -> BatchSampler:
+    """Makes a sampler of a model with fixed weights.
+
+    Where the model and the options allow it, `LoopSampler` samples and encodes equal prefixes of prompts once.
+    Otherwise transformers' ``generate`` samples.
+
+    Args:
+        end_ids: a response ends with one of them, or after ``max_tokens``.
+        options: sampling options, ``temperature`` and those of `PLAIN`.
+        batch_size: number of responses side by side; the loop takes as many as one call has.
+    """
+    if any(options.get(name) not in values for name, values in PLAIN.items()) or not shares_prompts(model):
+        return ModelGenerator(model, tokenizer, end_ids, max_tokens=max_tokens, batch_size=batch_size, **options)
+    attention, pad_id = attention_of(model), tokenizer.pad_token_id
+    prefixes = PrefixCache(model, pad_id, attention)
+    return LoopSampler(model, options["temperature"], max_tokens, end_ids, pad_id, attention, prefixes=prefixes)
+
+
+class ModelGenerator:
+    """A transformers model as a `BatchSampler`.
+
+    Args:
+        model: the policy.
+        tokenizer: pads prompts on the left.
+        end_ids: a response ends with one of them.
+        temperature: the sampling temperature; `0` decodes greedily.
+        max_tokens: tokens of a response at most.
+        batch_size: prompts of one call of ``generate``.
+        top_p, top_k, min_p, repetition_penalty: as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is
+            ignored for these, as in training.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        end_ids: Sequence[int],
+        temperature: float,
+        max_tokens: int,
+        batch_size: int = 64,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+    ):
+        self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
+        self.end_ids = list(end_ids)
+        sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        self._options = (sampled if temperature > 0 else {"do_sample": False}) | {
+            "repetition_penalty": repetition_penalty,
+            "max_new_tokens": max_tokens,
+            "eos_token_id": self.end_ids,
+            "pad_token_id": tokenizer.pad_token_id,
+        }
+
+    @torch.no_grad()
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        responses: list[list[int]] = []
+        for first in range(0, len(prompts), self._batch_size):
+            part = [list(prompt) for prompt in prompts[first : first + self._batch_size]]
+            inputs: Any = self._tokenizer.pad(
+                {"input_ids": part}, padding=True, padding_side="left", return_tensors="pt"
+            )
+            inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
+            generate: Any = self._model.generate
+            sampled = generate(**inputs, **self._options)[:, inputs["input_ids"].size(1) :]
+            responses += [self._cut(row) for row in sampled.tolist()]
+        return Responses(responses, None)
+
+    def _cut(self, tokens: list[int]) -> list[int]:
+        end = next((place for place, token in enumerate(tokens) if token in self.end_ids), len(tokens) - 1)
+        return tokens[: end + 1]
