@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import jinja2
 from jinja2 import meta
 
-from alignopsd_trl.environments.base import Message, View
+from alignopsd_trl.environments.base import View
 
-SHORT = "short"
-"""Name of the prompt that is no template: `ShortPrompt`."""
 NAMES = frozenset("task skill history step_count observation admissible".split())
 
 
@@ -53,26 +51,6 @@ class TemplatePrompt:
             observation=view.observation,
             admissible=view.admissible,
         )
-
-
-class ShortPrompt:
-    """Renders a turn in few tokens, for demonstrations to explain: the skill as system message, which stays empty
-    without one; the task, the actions so far and the page. A conversation's later turns show their page alone.
-
-    Args:
-        environment: name of the environment.
-        page: shortens a view's observation.
-        action: shortens a past action.
-    """
-
-    checksum = "2"
-
-    def __init__(self, environment: str, page: Callable[[View], str], action: Callable[[str], str] = str):
-        self.name, self.reply, self._action = f"{environment}-{SHORT}", page, action
-
-    def render(self, view: View, skill: str = "") -> list[Message]:
-        shown = [view.task_text, *(self._action(record.action) for record in view.history), self.reply(view)]
-        return [{"role": "system", "content": skill}, {"role": "user", "content": "\n".join(filter(None, shown))}]
 
 
 def templates_of(folder: Path) -> dict[str, Path]:

@@ -44,4 +44,4 @@ class SearchQAOptions(Options):
         4, "Turns after which the caller ends an episode; the last one does not search any more.", least=1
     )
     history_length: int = option(4, "Turns that the prompt shows.", least=1)
-    template: str | Path = option("paper", "Of the prompt: 'paper', 'tiny', 'short' or a jinja file.", described=False)
+    template: str | Path = option("paper", "Of the prompt: 'paper', 'tiny' or a jinja file.", described=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from alignopsd_trl.environments.base import View
-from alignopsd_trl.environments.prompt import SHORT, ShortPrompt, TemplatePrompt, templates_of
+from alignopsd_trl.environments.base import Message, View
+from alignopsd_trl.environments.prompt import TemplatePrompt, templates_of
 from alignopsd_trl.environments.searchqa.engine.actions import read_action
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
 
@@ -23,15 +23,21 @@ class SearchQAPrompt(TemplatePrompt):
         super().__init__("searchqa", TEMPLATES, template)
 
 
+class ShortPrompt:
+    """Renders a turn in few tokens, for demonstrations to explain: the skill as system message, which stays empty
+    without one, the question, the queries and the last passages. A conversation's later turns show their passages."""
+
+    name, checksum = "searchqa-short", "1"
+
+    def render(self, view: View, skill: str = "") -> list[Message]:
+        queries = [read_action(record.action).text for record in view.history]
+        shown = "\n".join([view.task_text, *queries, *([self.reply(view)] if queries else [])])
+        return [{"role": "system", "content": skill}, {"role": "user", "content": shown}]
+
+    def reply(self, view: View) -> str:
+        return "\n".join(read_titles(view.observation).values()) or "Search or answer."
+
+
 def prompt_of(template: str | Path) -> SearchQAPrompt | ShortPrompt:
-    """Returns the prompt of the option ``template``: ``short`` shows queries and the last passages alone."""
-    return ShortPrompt("searchqa", _passages, _query) if template == SHORT else SearchQAPrompt(template)
-
-
-def _query(action: str) -> str:
-    return read_action(action).text
-
-
-def _passages(view: View) -> str:
-    said = "\n".join(read_titles(view.observation).values()) or "Search or answer."
-    return said if view.step_count else ""
+    """Returns the prompt of the option ``template``."""
+    return ShortPrompt() if template == "short" else SearchQAPrompt(template)

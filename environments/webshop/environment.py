@@ -19,7 +19,7 @@ from alignopsd_trl.environments.webshop.engine.pages import Role
 from alignopsd_trl.environments.webshop.engine.session import Session
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 from alignopsd_trl.environments.webshop.options import WebShopOptions
-from alignopsd_trl.environments.webshop.prompt import ShortPrompt, WebShopPrompt, project, prompt_of
+from alignopsd_trl.environments.webshop.prompt import WebShopPrompt, project
 
 KEPT_SHOPS = 256  # goal lists of different seeds that a process keeps (`splits="released"` has one a group)
 
@@ -60,9 +60,9 @@ class Shops:
 class Shopper(TextEnvironment):
     """A shopper with a session in one of the shops."""
 
-    def __init__(self, shops: Shops, prompt: WebShopPrompt | ShortPrompt | None = None):
+    def __init__(self, shops: Shops, prompt: WebShopPrompt | None = None):
         self._shops, self.options = shops, shops.options
-        self.prompt = prompt or prompt_of(self.options.template)
+        self.prompt = prompt or WebShopPrompt(self.options.template)
         self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
         self._session: Session | None = None
         self._task_text = ""
@@ -175,7 +175,7 @@ class Factory:
 
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
         """Makes a batch with all shoppers in this process. No call can hang, so the time limit is not used."""
-        shops, prompt = open_shops(self.options), prompt_of(self.options.template)
+        shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
         return SerialBatch([WebShopEnvironment(shops, prompt) for _ in range(size)])
 
 

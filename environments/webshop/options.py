@@ -29,7 +29,7 @@ class WebShopOptions(Options):
     nouns: str | Nouns = option(
         "standin", "'standin', 'spacy', a JSON table title -> nouns, or a function.", described=False
     )
-    template: str = option("paper", "Of the prompt: 'paper', 'compact', 'tiny', 'short' or a jinja file.")
+    template: str = option("paper", "Of the prompt: 'paper', 'compact', 'tiny' or a jinja file.")
     observation: str = option(
         "text",
         "'compact' leaves out pieces that repeat the list of actions.",

@@ -153,17 +153,8 @@ class Shopper:
 
 
 def respond(view: View, environment: TextEnvironment, skill: str, draw: random.Random) -> str:
-    """Returns a whole response, for `alignopsd demonstrate`: careful under a skill, of mixed care without one. Its
-    thought copies what decides from the page: the product with its price, and what was asked."""
-    answer = Shopper(CAREFUL if skill else draw.choice(HABITS), draw).answer(view)
-    return Answer(f"{_seen(view, answer)}{answer.thought}", answer.action).text
-
-
-def _seen(view: View, answer: Answer) -> str:
-    request, page = Request.read(view.task_text), Page.read(view.observation)
-    shown = [page.product] if page.kind == "item" else [row for row in page.rows if click(row.asin) == answer.action]
-    limit = f" of {request.ceiling:g}" if request.ceiling < float("inf") else ""
-    return "".join(f"{row.title} at {row.price:g}{limit}; " for row in shown)
+    """Returns a whole response, for `alignopsd demonstrate`: careful under a skill, of mixed care without one."""
+    return Shopper(CAREFUL if skill else draw.choice(HABITS), draw).answer(view).text
 
 
 def low_price(tag: str) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from alignopsd_trl.environments.base import Projection, View
 from alignopsd_trl.environments.projection import action_in_tags
-from alignopsd_trl.environments.prompt import SHORT, ShortPrompt, TemplatePrompt, templates_of
+from alignopsd_trl.environments.prompt import TemplatePrompt, templates_of
 
 MAX_CHARACTERS = 13_000
 TEMPLATES = templates_of(Path(__file__).parent)
@@ -30,15 +30,6 @@ class WebShopPrompt(TemplatePrompt):
         if view.history and len(super().render(view)) > MAX_CHARACTERS:
             view = replace(view, history=())
         return super().render(view, skill.strip())
-
-
-def prompt_of(template: str | Path) -> WebShopPrompt | ShortPrompt:
-    """Returns the prompt of the option ``template``: ``short`` shows a page's pieces, one a line."""
-    return ShortPrompt("webshop", _pieces) if template == SHORT else WebShopPrompt(template)
-
-
-def _pieces(view: View) -> str:
-    return "\n".join(piece.removeprefix("'").removesuffix("'") for piece in view.observation.split(" [SEP] "))
 
 
 def project(response: str) -> Projection:

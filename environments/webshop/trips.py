@@ -29,7 +29,7 @@ from alignopsd_trl.environments.webshop.engine.session import Session
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 from alignopsd_trl.environments.webshop.environment import Shopper, Shops, open_shops
 from alignopsd_trl.environments.webshop.options import WebShopOptions
-from alignopsd_trl.environments.webshop.prompt import prompt_of
+from alignopsd_trl.environments.webshop.prompt import WebShopPrompt
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -217,5 +217,5 @@ class TripFactory:
 
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
         """Makes a batch with all shoppers in this process, over one shop."""
-        shops, prompt = open_shops(self.options), prompt_of(self.options.template)
+        shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
         return SerialBatch([TripEnvironment(shops, prompt) for _ in range(size)])

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 
 from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.webshop.player import Page, Request, Row, Shopper, respond
+from alignopsd_trl.environments.webshop.player import Page, Request, Row, Shopper
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import guidance
 from assets.tiny_policies.demonstrations import demonstrations, episode
@@ -54,25 +53,6 @@ def test_a_page_of_results_is_read_in_rows():
 def test_care_pays(suite: Suite):
     careless, half, careful = (success(suite, care) for care in (0.0, 0.5, 1.0))
     assert careless < 0.1 < half < 0.6 < 0.99 <= careful
-
-
-def test_the_player_of_the_package_copies_what_decides_from_a_short_prompt():
-    short = load("webshop_tiny", template="short")
-    environment, draw = short.factory(), random.Random(1)
-    row = short.tasks("train")[0]
-    views, responses, won = episode(environment, row, lambda view: respond(view, environment, "a skill", draw))
-    assert won and responses[0].endswith(f"<action>search[{' '.join(Request.read(views[0].task_text).words)}]</action>")
-    first, later = environment.prompt.render(views[0]), environment.prompt.render(views[1], "a skill")
-    assert first == [
-        {"role": "system", "content": ""},
-        {"role": "user", "content": f"{views[0].task_text}\nSearch"},
-    ]
-    shown = environment.prompt.reply(views[1])
-    assert "[SEP]" not in shown and "'" not in shown and later[0]["content"] == "a skill"
-    assert later[1]["content"] == f"{views[0].task_text}\n{views[1].history[0].action}\n{shown}"
-    for view, response in zip(views[1:], responses[1:], strict=True):
-        title = Page.read(view.observation).product.title if "Buy Now" in view.observation else None
-        assert title is None or title in response
 
 
 def test_demonstrations_under_a_skill_are_the_careful_ones(suite: Suite):
