@@ -7,7 +7,6 @@ from alignopsd_trl.own_task.check import check_task
 
 FOLDER = Path(__file__).resolve().parents[1] / "six_tasks"
 TASKS = ["account", "adventure", "booking", "cards", "form", "sorting"]
-FAULTY = {"booking": "player"}  # what the guest says at first is not in later prompts, and `check` says so
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -17,4 +16,4 @@ def test_a_task_is_sound_and_its_player_needs_the_skill(task: str, monkeypatch: 
         monkeypatch.delitem(sys.modules, name, raising=False)
     report = check_task(task, player=f"{task}:play")
     assert not report.ruined, report.told()
-    assert {one.about for one in report.findings} - {"panel"} == {*filter(None, [FAULTY.get(task)])}, report.told()
+    assert {one.about for one in report.findings} <= {"panel"}, report.told()
