@@ -14,7 +14,7 @@ class Adventure(PlainEnvironment):
     history_length, max_turns = 2, 10
 
     def reset(self, castle, keys, **columns):
-        self.lock, self.room, self.carried, self.keys = LOCKS[castle], "hall", "", dict(keys)
+        self.castle, self.lock, self.room, self.carried, self.keys = castle, LOCKS[castle], "hall", "", dict(keys)
         self.ways = {"hall": tuple(self.keys)} | {room: ("hall",) for room in self.keys}
         return Opening(self._shown(), f"Open the chest of {castle}.", self._actions(), category=castle)
 
@@ -68,14 +68,15 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Looks through the rooms for the key; without the skill it takes any key that it meets, as often as not."""
+    """Looks through the rooms for the key; without the skill it holds any key that it meets for the right one, as often
+    as not."""
     here, carried = environment.keys.get(environment.room, ""), environment.carried
-    good = carried == environment.lock if skill else bool(carried)
-    if good and environment.room == "hall":
-        return f"<think>carry {carried}, in the hall</think>\n<action>open chest</action>"
-    if good:
-        return f"<think>carry {carried}, back to the hall</think>\n<action>go hall</action>"
-    if here and (here == environment.lock if skill else draw.random() < 0.6):
-        return f"<think>the {here} key lies here</think>\n<action>take {here}</action>"
-    room = draw.choice(environment.ways[environment.room])
-    return f"<think>no key to take in the {environment.room}</think>\n<action>go {room}</action>"
+    guess = carried or (here if here and draw.random() < 0.6 else draw.choice([one for one in METALS if one != here]))
+    wanted = environment.lock if skill else guess
+    if carried == wanted:
+        done, action = f"carry {carried}", "open chest" if environment.room == "hall" else "go hall"
+    elif here == wanted:
+        done, action = f"{here} lies here", f"take {here}"
+    else:
+        done, action = f"{here or 'nothing'} lies here", f"go {draw.choice(environment.ways[environment.room])}"
+    return f"<think>{environment.castle} takes {wanted}; {done}</think>\n<action>{action}</action>"

@@ -57,11 +57,13 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Asks for what it does not know, then books; without the rule it draws the seats."""
+    """Asks for what it does not know, then books; without the rule it draws one of the two rules."""
     if missing := [slot for slot in SLOTS if slot not in environment.known]:
         return (
             f"<think>known: {' '.join(environment.known)}; not {missing[0]}</think>\n<action>ask {missing[0]}</action>"
         )
-    seats = environment.seats if skill else draw.choice(("inside", "garden"))
+    few, many = RULES[environment.inn] if skill else draw.choice(list(RULES.values()))
+    seats = many if int(environment.wanted["people"]) > 3 else few
     known = " ".join(environment.known[slot] for slot in SLOTS)
-    return f"<think>all known: {known}; seats {seats}</think>\n<action>book {known} {seats}</action>"
+    rule = f"{environment.inn} up to three {few}, more {many}"
+    return f"<think>all known; {rule}; {known.split()[0]} {seats}</think>\n<action>book {known} {seats}</action>"

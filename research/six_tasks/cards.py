@@ -22,7 +22,7 @@ class Cards(PlainEnvironment):
     history_length, max_turns = 1, TRICKS
 
     def reset(self, house, deck, **columns):
-        self.trump, self.deck, self.hand = TRUMPS[house], list(deck), deck[:HAND]
+        self.house, self.trump, self.deck, self.hand = house, TRUMPS[house], list(deck), deck[:HAND]
         self.next, self.tricks, self.played, self.lead = HAND, 0, 0, ""
         self._deal()
         return Opening(self._shown(), f"Win three tricks in house {house}.", self._actions(), category=house)
@@ -78,13 +78,14 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Wins as cheaply as it can, by trumps where it knows them; else throws its lowest card away."""
-    known = [card for card in environment.hand if skill or suit(card) == suit(environment.lead)]
-    able = [card for card in known if environment.wins(card)]
-    trumps = [card for card in able if suit(card) != suit(environment.lead)]
-    plain = [card for card in able if card not in trumps]
-    if chosen := min(plain or trumps, key=rank, default=""):
-        why = "is higher" if plain else f"is a trump, {environment.trump}"
+    """Wins as cheaply as it can, by trumps, which it guesses where it has no skill; else throws its lowest card away."""
+    trump = environment.trump if skill else draw.choice(SUITS)
+    same = [card for card in environment.hand if suit(card) == suit(environment.lead)]
+    higher = [card for card in same if rank(card) > rank(environment.lead)]
+    trumps = [card for card in environment.hand if suit(card) == trump and card not in same]
+    if chosen := min(higher or trumps, key=rank, default=""):
+        why = "is higher" if higher else "is a trump"
     else:
         chosen, why = min(environment.hand, key=rank), "is the lowest, none wins"
-    return f"<think>lead {environment.lead}; {chosen} {why}</think>\n<action>play {chosen}</action>"
+    said = f"{environment.house} trump {trump}; lead {environment.lead}; {chosen} {why}"
+    return f"<think>{said}</think>\n<action>play {chosen}</action>"

@@ -66,7 +66,8 @@ def suite(**options):
 def play(view, environment, skill, draw):
     """Fills the first empty field; without the rule it draws one of the two dates."""
     field = next(one for one in FIELDS if one not in environment.filled)
-    value = environment.right[field]
-    if field == "date" and not skill:
-        value = draw.choice(list(environment.dates.values()))
-    return f"<think>{field} is empty, the letter says {value}</think>\n<action>{field}: {value}</action>"
+    value, kind = environment.right[field], ""
+    if field == "date":
+        kind = OFFICES[environment.office] if skill else draw.choice(list(environment.dates))
+        value, kind = environment.dates[kind], f" of the {kind} for the {environment.office}"
+    return f"<think>{field} is empty{kind}: {value}</think>\n<action>{field}: {value}</action>"
