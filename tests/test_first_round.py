@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.toy_suite import arguments, save_policy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -114,6 +114,7 @@ def _check(folder: Path, policy: Path, change: Change, option: tuple[str, Any] |
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=4)
+@example(option=("max_prompt_length", 1))
 @given(option=OPTIONS)
 def test_a_plan_refuses_the_options_that_a_first_round_ends_with(option: Any, policy: Path, tmp_path: Path) -> None:
     _check(tmp_path / "tried", policy, FILES["as it is"], option)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.config import AlignOPSDConfig
@@ -219,9 +220,9 @@ def _task(run: Intended) -> None:
         if finding.about in tasks.FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
     if run.tokenizer is not None:
-        kwargs = as_mapping(run.args.chat_template_kwargs)
         rows = [run.tasks[row] for row in range(min(tasks.TRIED, len(run.tasks)))]
-        tasks.check_first_prompts(factory, rows, run.tokenizer, kwargs, run.args.environment_time_limit)
+        options = PlayOptions.of(run.args)
+        tasks.check_first_prompts(factory, rows, run.tokenizer, options, run.args.environment_time_limit)
     if loaded is not None:  # a recipe checks before it claims its folder, and its trainer checks again
         loaded.opened.append(first)
 

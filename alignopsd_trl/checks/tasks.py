@@ -69,26 +69,27 @@ def check_first_prompts(
     factory: Callable[[], Any],
     rows: Sequence[Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
-    kwargs: Mapping[str, Any],
+    options: PlayOptions,
     time_limit: float,
 ) -> None:
     """Opens some tasks, and renders their first prompts with the policy's chat template.
 
     Raises:
-        ValueError: if none of the tasks opens; if the environment's prompt or the template fails.
+        ValueError: if none of the tasks opens; if the environment's prompt or the template fails; if all prompts are
+            longer than ``options.max_prompt_length``.
     """
-    rows = rows[:TRIED]
+    rows, lengths = rows[:TRIED], []
     batch = open_batch(factory, len(rows), time_limit)
     try:
         openings = batch.reset(range(len(rows)), [seeded(batch, row) for row in rows])
         for opening in openings:
             if isinstance(opening, Failure):
                 continue
-            renderer = Renderer(tokenizer, batch.prompt, PlayOptions(chat_template_kwargs=kwargs))
+            renderer = Renderer(tokenizer, batch.prompt, options)
             view = View(opening.task_text, opening.observation, opening.admissible, (), 0, opening.context)
             if getattr(batch.prompt, "native", False):
                 require_tools(tokenizer)
-            renderer.encode([renderer.show(view, "")])
+            lengths += map(len, renderer.encode([renderer.show(view, "")]))
     except Exception as error:
         reason = " ".join(str(error).split()) or "nothing more is known"
         raise ValueError(
@@ -100,6 +101,11 @@ def check_first_prompts(
     failed = [one.message for one in openings if isinstance(one, Failure)]
     if len(failed) == len(rows):
         raise ValueError(f"none of the first tasks opens; {rows[0]['task_id']!r}: {failed[0]}; mend reset()")
+    if min(lengths) > options.max_prompt_length:
+        raise ValueError(
+            f"max_prompt_length={options.max_prompt_length}: the first prompts have {min(lengths)} tokens and more; "
+            "raise it, or show less in a prompt"
+        )
 
 
 def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:
