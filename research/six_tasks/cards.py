@@ -78,7 +78,7 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Wins as cheaply as it can, by trumps, which it guesses where it has no skill; else throws its lowest card away."""
+    """Wins as cheaply as it can, guesses the trump where it has no skill; else throws its lowest card away."""
     trump = environment.trump if skill else draw.choice(SUITS)
     same = [card for card in environment.hand if suit(card) == suit(environment.lead)]
     higher = [card for card in same if rank(card) > rank(environment.lead)]
