@@ -342,6 +342,17 @@ def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: st
     assert any("not in their prompt" in str(one) for one in report.findings) is found and not report.ruined
 
 
+@pytest.mark.parametrize("thought", ["{'wooden' if 'wooden' in skill else 'iron'}", "a door"])
+def test_a_player_that_does_not_name_what_the_skill_says_is_named(
+    maze: Path, thought: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bank, player = maze / "maze_skills.json", maze / "maze_player.py"
+    bank.write_text(bank.read_text().replace("The iron doors", "The wooden doors", 1))
+    player.write_text(player.read_text().replace("{environment.door(way)}", thought))
+    main(["check", "maze", "--episodes", "8"])
+    assert ("name a word that the skill alone says" in capsys.readouterr().out) is (thought == "a door")
+
+
 @pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
 def test_planted_faults_are_found(maze: Path, fault: str) -> None:
     from alignopsd_trl.own_task import check_task

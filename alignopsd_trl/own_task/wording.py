@@ -1,4 +1,5 @@
-"""What a demonstrated turn costs in tokens, part by part, and which of its words the prompt does not show."""
+"""What a demonstrated turn costs in tokens, part by part, which of its words the prompt does not show, and whether it
+names what the skill says."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from alignopsd_trl.own_task.playing import PlayedEpisode, PlayedTurn
 
 WORD = re.compile(r"[^\W\d_]\w+")
 FEW, OFTEN = 0.05, 0.1
-"""A word belongs to single tasks if this share of the episodes at most uses it, or two; the share of turns with
-such words, not shown in their prompt, that is worth a look."""
+"""A word belongs to single tasks if this share of the episodes at most uses it, or two; the share of turns above which
+words that are not shown are worth a look, and below which words of the skill are."""
 
 
 def parts(renderer: Renderer, episode: PlayedEpisode, turn: PlayedTurn) -> dict[str, int]:
@@ -51,6 +52,26 @@ def unshown(renderer: Renderer, episodes: Sequence[PlayedEpisode]) -> Iterator[F
             "player",
             f"{len(odd)} of {len(turns)} responses have a word that is not in their prompt, such as {word!r} in "
             f"{response!r:.80}; a policy can't know it: show it, or let the thought copy what decides from the prompt",
+            ruins=False,
+        )
+
+
+def uncopied(renderer: Renderer, episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Yields a finding if the player, under a skill, hardly ever names a word that the skill alone says. Words that all
+    skills share don't count."""
+    skilled = [one for one in episodes if one.skilled and one.skill]
+    said = {one.skill: _words(one.skill) for one in skilled}
+    common, named, told = set[str].intersection(*said.values()) if said else set(), 0, list[str]()
+    for episode in skilled:
+        for turn in episode.turns:
+            alone = said[episode.skill] - common - _words(text_of(renderer.show(turn.view, "")))
+            named += not alone.isdisjoint(_words(turn.response))
+            told += [max(alone, key=len)] if alone else []
+    if named < OFTEN * len(told):
+        yield Finding(
+            "player",
+            f"of {len(told)} responses under a skill {named} name a word that the skill alone says, such as "
+            f"{told[0]!r}; a policy learns to read the skill where the thought copies it before it decides",
             ruins=False,
         )
 

@@ -73,7 +73,8 @@ def play(view, environment, skill, draw):
     """Looks first, then moves what is missing; without the skill it guesses whether the fee comes on top."""
     if not environment.asked:
         return "<think>what do they hold</think>\n<action>balances()</action>"
-    missing, on_top = environment.wanted - environment.rent, environment.fee == "arrives"
-    amount = missing + (on_top if skill else draw.random() < 0.5)
-    said = f"wanted {environment.wanted}, rent {environment.rent}, missing {missing}"
+    missing = environment.wanted - environment.rent
+    fee = environment.fee if skill else draw.choice(list(FEES.values()))
+    amount = missing + (fee == "arrives")
+    said = f"a fee of what {fee}; wanted {environment.wanted}, rent {environment.rent}, missing {missing}"
     return f"<think>{said}</think>\n<action>transfer(amount={amount})</action>"
