@@ -712,7 +712,7 @@ def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -
     from alignopsd_trl.own_task.supervised import WINDOW, SimilarLengths
 
     torch.manual_seed(0)
-    order = list(SimilarLengths(list(range(202)), 4))
+    order = list(SimilarLengths(list(range(202)), 4, 4 * WINDOW))
     assert sorted(order) == list(range(202))
     batches = [order[place : place + 4] for place in range(0, 200, 4)]
     assert sum(max(one) - min(one) for one in batches) / 50 < 60  # of rows by chance 121
@@ -724,12 +724,12 @@ def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
     from alignopsd_trl.own_task.supervised import WINDOW, SimilarLengths
 
     torch.manual_seed(0)
-    kinds = [number % 20 == 0 for number in range(640)]  # the rare ones are the shortest
-    order = list(SimilarLengths([100 - 90 * kind + number % 7 for number, kind in enumerate(kinds)], 8, kinds))
-    assert sorted(order) == list(range(640)) and order[:32] != sorted(order)[:32]
-    again = iter(SimilarLengths([100 - 90 * kind + number % 7 for number, kind in enumerate(kinds)], 8, kinds))
-    assert order == [(row, torch.rand(1))[0] for row in again], "others draw too, as evaluations by the clock"
     window = 8 * WINDOW
+    kinds = [number % 20 == 0 for number in range(640)]  # the rare ones are the shortest
+    order = list(SimilarLengths([100 - 90 * kind + number % 7 for number, kind in enumerate(kinds)], 8, window, kinds))
+    assert sorted(order) == list(range(640)) and order[:32] != sorted(order)[:32]
+    again = iter(SimilarLengths([100 - 90 * kind + number % 7 for number, kind in enumerate(kinds)], 8, window, kinds))
+    assert order == [(row, torch.rand(1))[0] for row in again], "others draw too, as evaluations by the clock"
     assert {sum(kinds[row] for row in order[place : place + window]) for place in range(0, 640, window)} <= {1, 2}
 
 
@@ -835,19 +835,19 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
     assert (maze / "policy" / "tokenizer.json").is_file()
 
 
-def test_a_batch_in_several_forwards_makes_the_same_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_in_several_forwards_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.options import WarmStartConfig
     from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
 
     tokenizer, draw = tiny_tokenizer(["go left , go right"]), random.Random(0)
-    told = [{"input_ids": [5, 6, 7] * draw.randint(1, 9) + [8, 9]} for _ in range(20)]
+    told = [{"input_ids": [5, 6, 7] * draw.randint(1, 9) + [8, 9]} for _ in range(17)]
     rows = [one | {"completion_mask": [0] * (len(one["input_ids"]) - 2) + [1, 1]} for one in told]
     made, forwards = [], []
-    for forward in (10_000, 50):
+    for forward in (16, 4):
         monkeypatch.setattr(supervised, "FORWARD", forward)
         monkeypatch.setattr(supervised, "bfloat16_pays", lambda width: False)
-        config = WarmStartConfig(model="smollm2", batch_size=8, max_steps=2, learning_rate=1e-2)
+        config = WarmStartConfig(model="smollm2", batch_size=16, max_steps=2, learning_rate=1e-2)
         model: Any = tiny_model(tokenizer, 1, 0)
         seen = [0]
         model.get_decoder().register_forward_hook(lambda *_, seen=seen: seen.__setitem__(0, seen[0] + 1))

@@ -45,9 +45,9 @@ one is at the end."""
 HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
 """Share of held-out tasks, and their turns at most, for a fresh and a pretrained model."""
 WINDOW = 4
-"""Batches that are sorted by length together: each kind of rows comes in every so many updates."""
-FORWARD = 2048
-"""Tokens of a pretrained model's forward, padding included."""
+"""Updates whose rows are sorted by length together, so that each kind of rows comes in every so many."""
+FORWARD = 4
+"""Rows of a pretrained model's forward at most; an update accumulates several, so that memory does not grow with it."""
 SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
 PLAYABLE, PLAY_REST = 0.9, 2.0
@@ -131,25 +131,29 @@ class Budget(TrainerCallback):
 
 
 class SimilarLengths(Sampler[int]):
-    """Spreads the rows of each kind evenly over an epoch, and puts rows of similar length into the same of `WINDOW`
-    batches. With SmolLM2 and WebShop padding costs 12 % of tokens, in batches of random rows 33 %.
+    """Spreads the rows of each kind evenly over an epoch, and puts rows of similar length of a window into the same
+    batch.
 
     Args:
         lengths: tokens of each row.
         batch_size: rows of a batch.
+        window: rows that are sorted together.
         kinds: the kind of each row, such as a first turn without a skill; one kind by default.
         seed: of the order, which evaluations by the clock then leave as it is.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, kinds: Sequence[Hashable] = (), seed: int = 0):
-        self.lengths, self.batch_size, self.kinds = lengths, batch_size, kinds or [None] * len(lengths)
+    def __init__(
+        self, lengths: Sequence[int], batch_size: int, window: int, kinds: Sequence[Hashable] = (), seed: int = 0
+    ):
+        self.lengths, self.batch_size, self.window = lengths, batch_size, window
+        self.kinds = kinds or [None] * len(lengths)
         self.draw = torch.Generator().manual_seed(seed)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        for near in torch.tensor(self._spread()).split(WINDOW * self.batch_size):
+        for near in torch.tensor(self._spread()).split(self.window):
             batches = torch.tensor(sorted(near.tolist(), key=self.lengths.__getitem__)).split(self.batch_size)
             for number in torch.randperm(len(batches), generator=self.draw):
                 yield from batches[number].tolist()
@@ -195,11 +199,13 @@ class WarmStartTrainer(SFTTrainer):
         data = _dataset(learnt), _dataset(held)
         super().__init__(*given, train_dataset=data[0], eval_dataset=data[1], callbacks=[budget], **more)
         self.remove_callback(PrinterCallback)
+        self.model_accepts_loss_kwargs = True  # `compute_loss` divides by the tokens of all of an update's forwards
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SimilarLengths:
         rows: Any = train_dataset or self.train_dataset
-        lengths = [len(ids) for ids in rows["input_ids"]]
-        return SimilarLengths(lengths, self.args.train_batch_size, self.kinds, self.args.seed)
+        lengths, forward = [len(ids) for ids in rows["input_ids"]], self.args.train_batch_size
+        window = WINDOW * self.args.gradient_accumulation_steps * forward
+        return SimilarLengths(lengths, forward, window, self.kinds, self.args.seed)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Makes a scheduler whose rate follows the spent minutes; TRL's own if the number of updates is given."""
@@ -212,22 +218,13 @@ class WarmStartTrainer(SFTTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Returns the loss of responses, and of prompts while a fresh model learns these. TRL's own loss also computes
-        entropies and accuracies, with which a tiny model makes a third fewer updates in the same time. A pretrained
-        model's batch is cut into forwards, so that memory does not grow with it; all but the last are already
-        differentiated here."""
-        if self.fresh:
-            return self._loss_of(inputs, self.budget.spent(self.state) < PROMPTS_FIRST)
-        total, done = responses(inputs), 0.0
-        *earlier, last = forwards(inputs)
-        for part in earlier:
-            self.accelerator.backward(loss := self._loss_of(part) * responses(part) / total)
-            done += loss.detach()
-        return done + self._loss_of(last) * responses(last) / total
-
-    def _loss_of(self, inputs: Mapping[str, Tensor], reads_prompts: bool = False) -> Tensor:
+        """Returns the loss of responses, and of prompts while a fresh model learns these, as a mean over the responses'
+        tokens of an update. TRL's own loss also computes entropies and accuracies, with which a tiny model makes a
+        third fewer updates in the same time."""
+        reads_prompts = self.fresh and self.budget.spent(self.state) < PROMPTS_FIRST
         with self.accelerator.autocast():
-            return loss_of(self.accelerator.unwrap_model(self.model), inputs, reads_prompts)
+            loss = loss_of(self.accelerator.unwrap_model(self.model), inputs, reads_prompts)
+        return loss * (inputs["labels"] != IGNORED).sum() / num_items_in_batch
 
     def evaluate(self, *given: Any, **more: Any) -> dict[str, Any]:
         """Compares the model with the held-out turns, in the place of TRL's evaluation, and plays if it is time to."""
@@ -272,19 +269,6 @@ class WarmStartTrainer(SFTTrainer):
             self.interrupted = stop
         self.accelerator.unwrap_model(self.model).load_state_dict(self.budget.best, strict=False)
         return self.budget.best_at if self.budget.best else self.state.global_step
-
-
-def forwards(inputs: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Cuts a batch, padded on the right, into batches of at most `FORWARD` tokens, or of one row."""
-    rows = max(1, FORWARD // inputs["input_ids"].size(1))
-    lengths = [int(mask.sum(1).max()) for mask in inputs["attention_mask"].split(rows)]
-    cut = {name: one.split(rows) for name, one in inputs.items()}
-    return [{name: cut[name][place][:, :length] for name in cut} for place, length in enumerate(lengths)]
-
-
-def responses(inputs: Mapping[str, Tensor]) -> Tensor:
-    """Returns the number of tokens that the loss counts."""
-    return (inputs["labels"] != IGNORED).sum()
 
 
 def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts: bool) -> Tensor:
@@ -385,10 +369,13 @@ def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
 
 
 def _arguments(folder: Path, config: WarmStartConfig, rows: int, bf16: bool) -> SFTConfig:
+    batch = min(config.batch_size, rows)
+    forward = batch if config.fresh else max(one for one in range(1, FORWARD + 1) if batch % one == 0)
     return SFTConfig(
         output_dir=str(folder),
         max_steps=config.max_steps if config.max_steps > 0 else 10**6,
-        per_device_train_batch_size=min(config.batch_size, rows),
+        per_device_train_batch_size=forward,
+        gradient_accumulation_steps=batch // forward,
         per_device_eval_batch_size=config.batch_size,
         learning_rate=config.rate,
         lr_scheduler_type="cosine",
