@@ -37,6 +37,24 @@ def resolve_model(name: str) -> str:
 
 
 @contextmanager
+def found(name: str) -> Generator[None]:
+    """Replaces an error of transformers about a model that is neither on this machine nor given by the Hub.
+
+    Raises:
+        ValueError: with the name, in place of an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if Path(resolve_model(name)).is_dir():
+            raise
+        reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
+        raise ValueError(
+            f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
+        ) from error
+
+
+@contextmanager
 def unreadable(path: str | Path, file: str) -> Generator[None]:
     """Replaces any error of transformers about a model's file by one sentence.
 

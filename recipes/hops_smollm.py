@@ -35,7 +35,6 @@ PRESET = {
     "tasks_per_round": 6,
     "num_generations": 4,
     "rounds": 8,
-    "eval_temperature": 1.0,
     "panel_limit": 40,
     "output_dir": "outputs/hops_smollm",
 }

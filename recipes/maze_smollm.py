@@ -30,7 +30,6 @@ PRESET = {
     "max_prompt_length": 160,
     "max_completion_length": 26,
     "rounds": 8,
-    "eval_temperature": 1.0,
     "panel_limit": 40,
     "output_dir": "outputs/maze_smollm",
 }

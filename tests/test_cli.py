@@ -24,6 +24,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         (["fly"], "no command 'fly'; choose one of new"),
         (["train"], "needs the name of a recipe first: alfworld_3b"),
         (["check", "chess", "--play"], "alfworld, searchqa, webshop"),
+        (["check", "webshop_trips", "--model", "no/such"], "--model no/such is no folder and no shipped policy ("),
         (["--files", "ddp9"], "no shipped file 'ddp9'; did you mean 'ddp'? there are"),
         (["trian"], "no command 'trian'; did you mean 'train'?"),
         (["plan", "webshop_tiny"], "alignopsd plan is now alignopsd train RECIPE --plan"),

@@ -103,10 +103,13 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     from alignopsd_trl.own_task.first_policy import first_policy
     from alignopsd_trl.own_task.options import WarmStartConfig
 
+    recipe = (maze / "train.py").read_text()
+    (maze / "train.py").write_text(recipe.replace('"environment"', '"eval_temperature": 0.7, "environment"'))
     first_policy("maze", "made", [], config=WarmStartConfig(max_steps=1, layers=1, batch_size=4), episodes=40)
     said = capsys.readouterr().out
     played = said[said.index("training tasks, played by the first policy in made:") :]
     assert "without the skill:\n" in played and "with it:\n" in played
+    assert "temperature 0.7," in played  # the recipe's
     assert "look: the policy hardly reads the skill" in played  # it learnt nothing from one update
 
 
@@ -974,10 +977,11 @@ def _told(said: str) -> set[str]:
 
 
 def _toy(trouble: str, turns: int = 600) -> list[dict]:
-    """Demonstrations of choosing one of three doors; the trouble makes them hard to imitate."""
+    """Demonstrations of choosing one of a few doors; the trouble makes them hard to imitate."""
     draw, rows = random.Random(0), []
     for number in range(turns):
-        doors, skilled = draw.sample([f"w{one}" for one in range(40)], 3), number % 2 == 1
+        count = 6 if "by chance" in trouble else 3  # a guess is rarely right
+        doors, skilled = draw.sample([f"w{one}" for one in range(40)], count), number % 2 == 1
         good = draw.choice(doors)
         told = trouble in ("few", "long") or trouble == "unskilled by chance" and skilled
         said = {"hidden": draw.choice([f"v{one}" for one in range(40)]), "long": " ".join([good, *doors] * 25)}

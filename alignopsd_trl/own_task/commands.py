@@ -130,7 +130,7 @@ def warm_start(argv: Sequence[str]) -> None:
         "--tasks", type=int, help="of the panel that is played afterwards; 100 for 'tiny', else 32; 0 for none"
     )
     parser.add_argument("--panel", default="test")
-    parser.add_argument("--eval_temperature", type=float, default=0.4)
+    parser.add_argument("--eval_temperature", type=float, help="the recipe's by default")
     given = parser.parse_args(argv)
     with reported("alignopsd warm_start", quietly=True, resumes=None), setup():
         flags = {one.name: getattr(given, one.name) for one in fields(WarmStartConfig) if hasattr(given, one.name)}

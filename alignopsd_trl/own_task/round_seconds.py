@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.models import resolve_model
+from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.precision import bfloat16_pays
 
 TOKENS, ROWS, STEPS = 256, 32, 4
@@ -27,7 +26,7 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
         settings: the recipe's, of which the round's shape counts.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    policy = AutoModelForCausalLM.from_pretrained(resolve_model(model), dtype=torch.float32).to(device)
+    policy, _ = load_policy(model, "float32", str(device))
     fast = bfloat16_pays(policy.config.get_text_config().hidden_size)
     episodes = settings.get("tasks_per_round", 8) * settings.get("num_generations", 8)
     ids = torch.ones(max(1, TOKENS // (prompt + answer)), prompt + answer, dtype=torch.int64, device=device)

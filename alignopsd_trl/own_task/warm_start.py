@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.evaluation.summary import EvaluationResult
-from alignopsd_trl.models import load_tokenizer, resolve_model
+from alignopsd_trl.models import found, resolve_model
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.demonstrations import skills_of
 from alignopsd_trl.own_task.dialogues import converses, encoded, play_options
@@ -114,14 +115,15 @@ def _start(
         texts = [str(one.get("content") or "") for row in rows for one in (*row["prompt"], *row["completion"])]
         tokenizer = tiny_tokenizer([*texts, *extra_texts])
         return tiny_model(tokenizer, config.layers, config.seed), tokenizer
-    path = resolve_model(config.model)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype="auto" if torch.cuda.is_available() else torch.float32)
-    return model, load_tokenizer(path, model)
+    return load_policy(config.model, "auto" if torch.cuda.is_available() else "float32")
 
 
 def known_tokenizer(model: str) -> PreTrainedTokenizerBase | None:
     """Returns the tokenizer of a model; `None` for a fresh model, whose words are not known yet."""
-    return None if model == FRESH else AutoTokenizer.from_pretrained(resolve_model(model))
+    if model == FRESH:
+        return None
+    with found(model):
+        return AutoTokenizer.from_pretrained(resolve_model(model))
 
 
 def what_it_can(
@@ -130,11 +132,13 @@ def what_it_can(
     tokenizer: PreTrainedTokenizerBase,
     panel: TaskPanel,
     *,
-    temperature: float = 0.4,
+    temperature: float | None = None,
     skill_bank: Any = None,
     encoder: str = "lexical",
 ) -> dict[str, EvaluationResult]:
-    """Plays tasks without the skill and, if the task has skills, with the skill in the prompt."""
+    """Plays tasks without the skill and, if the task has skills, with the skill in the prompt; by default at the
+    recipe's ``eval_temperature``."""
+    temperature = task.preset.get("eval_temperature", 0.4) if temperature is None else temperature
     skills = skills_of(task, tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     return _played(task, model, tokenizer, panel, views, temperature)

@@ -70,11 +70,13 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Looks first, then moves what is missing; without the skill it guesses whether the fee comes on top."""
+    """Looks first, then counts what is missing and moves it; without the skill it guesses whether the fee comes on
+    top."""
     if not environment.asked:
         return "<think>what do they hold</think>\n<action>balances()</action>"
-    missing = environment.wanted - environment.rent
+    rent, wanted = environment.rent, environment.wanted
     fee = environment.fee if skill else draw.choice(list(FEES.values()))
-    amount = missing + (fee == "arrives")
-    said = f"a fee of what {fee}; wanted {environment.wanted}, rent {environment.rent}, missing {missing}"
-    return f"<think>{said}</think>\n<action>transfer(amount={amount})</action>"
+    counted = ", ".join(f"{number} {rent + number}" for number in range(1, wanted - rent + 1))
+    extra = int(fee == "arrives")
+    said = f"a fee of what {fee}: {extra}; {rent} to {wanted}: {counted}; {wanted - rent} and {extra}"
+    return f"<think>{said}</think>\n<action>transfer(amount={wanted - rent + extra})</action>"

@@ -14,7 +14,8 @@ class Adventure(PlainEnvironment):
     history_length, max_turns = 2, 10
 
     def reset(self, castle, keys, **columns):
-        self.castle, self.lock, self.room, self.carried, self.keys = castle, LOCKS[castle], "hall", "", dict(keys)
+        self.castle, self.lock, self.carried, self.keys = castle, LOCKS[castle], "", dict(keys)
+        self.room, self.left = "hall", ""  # where it is, and which of the rooms it left last
         self.ways = {"hall": tuple(self.keys)} | {room: ("hall",) for room in self.keys}
         return Opening(self._shown(), f"Open the chest of {castle}.", self._actions(), category=castle)
 
@@ -22,6 +23,7 @@ class Adventure(PlainEnvironment):
         valid, verb, last = action in self._actions(), action.split(" ")[0], action.split(" ")[-1]
         opened = tried = False
         if valid and verb == "go":
+            self.left = self.room if self.room in self.keys else self.left
             self.room = last
         elif valid and verb == "take":
             self.carried, self.keys[self.room] = self.keys[self.room], self.carried
@@ -68,15 +70,18 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Looks through the rooms for the key; without the skill it holds any key that it meets for the right one, as often
-    as not."""
-    here, carried = environment.keys.get(environment.room, ""), environment.carried
+    """Looks through the rooms in their order for the key; without the skill it holds any key that it meets for the
+    right one, as often as not."""
+    here, carried, rooms = environment.keys.get(environment.room, ""), environment.carried, list(environment.keys)
     guess = carried or (here if here and draw.random() < 0.6 else draw.choice([one for one in METALS if one != here]))
     wanted = environment.lock if skill else guess
     if carried == wanted:
         done, action = f"carry {carried}", "open chest" if environment.room == "hall" else "go hall"
     elif here == wanted:
-        done, action = f"{here} lies here", f"take {here}"
+        done, action = f"here {here}: take", f"take {here}"
+    elif environment.room != "hall":
+        done, action = f"here {here}: leave", "go hall"
     else:
-        done, action = f"{here or 'nothing'} lies here", f"go {draw.choice(environment.ways[environment.room])}"
-    return f"<think>{environment.castle} takes {wanted}; {done}</think>\n<action>{action}</action>"
+        following = rooms[(rooms.index(environment.left) + 1) % len(rooms)] if environment.left else rooms[0]
+        done, action = f"{following} after {environment.left or 'nothing'}", f"go {following}"
+    return f"<think>{environment.castle} takes {wanted}, {done}</think>\n<action>{action}</action>"
