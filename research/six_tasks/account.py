@@ -70,13 +70,12 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Looks first, then counts what is missing and moves it; without the skill it guesses whether the fee comes on
-    top."""
+    """Looks first, then counts up from the rent to what is wanted, the fee included where it comes on top, and moves
+    the last count; without the skill it guesses whether the fee does."""
     if not environment.asked:
         return "<think>what do they hold</think>\n<action>balances()</action>"
-    rent, wanted = environment.rent, environment.wanted
     fee = environment.fee if skill else draw.choice(list(FEES.values()))
-    counted = ", ".join(f"{number} {rent + number}" for number in range(1, wanted - rent + 1))
-    extra = int(fee == "arrives")
-    said = f"a fee of what {fee}: {extra}; {rent} to {wanted}: {counted}; {wanted - rent} and {extra}"
-    return f"<think>{said}</think>\n<action>transfer(amount={wanted - rent + extra})</action>"
+    items = ["fee"] * (fee == "arrives") + list(range(environment.rent + 1, environment.wanted + 1))
+    counted = ", ".join(f"{number} {one}" for number, one in enumerate(items, 1))
+    said = f"a fee of what {fee}; {environment.rent} to {environment.wanted}: {counted}"
+    return f"<think>{said}</think>\n<action>transfer(amount={len(items)})</action>"
