@@ -114,12 +114,16 @@ class Budget(TrainerCallback):
         self.best = {name: one.detach().to("cpu", copy=True) for name, one in trained}
 
     def _look(self, state: TrainerState, agreement: Agreement) -> None:
-        """Names causes, once, where agreement is low at the end or no longer rises."""
+        """Names causes: once, where agreement is low at the end or no longer rises; at the end, where actions don't
+        follow from thoughts."""
         self.improving = len(self.history) < 2 or agreement.improves_on(self.history[-2])
         self.history.append(agreement)
-        if agreement.low and not self.looked and (not self.improving or self.spent(state) >= 1):
+        ended = self.spent(state) >= 1
+        if agreement.low and not self.looked and (not self.improving or ended):
             self.looked = True
             self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
+        if ended and agreement.loose:
+            self._say(state, f"look: {agreement.loose}")
 
     def _say(self, state: TrainerState, text: str) -> None:
         self.said = time.monotonic()
