@@ -37,11 +37,11 @@ def resolve_model(name: str) -> str:
 
 
 @contextmanager
-def found(name: str) -> Generator[None]:
-    """Replaces an error of transformers about a model that is neither on this machine nor given by the Hub.
+def available(name: str) -> Generator[None]:
+    """Replaces an error of transformers about a model that is neither on this machine nor on the Hub by one sentence.
 
     Raises:
-        ValueError: with the name, in place of an `OSError`.
+        ValueError: in place of an `OSError`, unless the name is a folder's.
     """
     try:
         yield

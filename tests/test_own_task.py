@@ -932,9 +932,9 @@ def test_agreement_is_told_for_responses_views_and_actions() -> None:
         "held-out loss 0.500, 50% of responses are the player's (100% with the skill, 33% without it), of actions "
         "after its thoughts 75%"
     )
-    assert "25% of the actions are wrong" in Agreement(turns, WORDS).loose
-    assert Agreement([turns[1], turns[3]], WORDS).loose == ""  # all actions are right
-    assert Agreement([_turn("-+"), _turn("++")], WORDS).loose == ""  # no thoughts
+    assert "25% of the actions are wrong" in Agreement(turns, WORDS).unfollowed
+    assert Agreement([turns[1], turns[3]], WORDS).unfollowed == ""  # all actions are right
+    assert Agreement([_turn("-+"), _turn("++")], WORDS).unfollowed == ""  # no thoughts
 
 
 def test_turns_are_runs_of_tokens_that_count() -> None:

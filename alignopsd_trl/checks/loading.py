@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_shapes
-from alignopsd_trl.models import SHIPPED_MODELS, end_ids, found, load_tokenizer, resolve_model, unreadable
+from alignopsd_trl.models import SHIPPED_MODELS, available, end_ids, load_tokenizer, resolve_model, unreadable
 from alignopsd_trl.options import Share, check_values
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[Pr
 
     check_policy(name, saves=False)
     path = resolve_model(name)
-    with found(name):
+    with available(name):
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     if not weights_are_finite(model):
         raise ValueError(f"the weights of {path} are not finite; copy the model again, or take an earlier checkpoint")

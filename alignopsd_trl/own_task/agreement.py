@@ -16,8 +16,8 @@ NEEDED = 0.5
 """Agreement of responses below which causes are named."""
 RISE, FALL = 0.03, 0.05
 """Agreement that rises, and loss that falls, by at least this share since two evaluations ago still improves."""
-FOLLOWS = 0.9
-"""Share of right actions after the player's own thoughts below which these hardly lead to them."""
+FOLLOWED = 0.9
+"""Share of right actions after the player's own thoughts below which actions do not follow from these."""
 LONG = 64
 """Tokens of a long response."""
 ACTION_BEGINS = ("<action>", "</think>")
@@ -97,14 +97,14 @@ class Agreement:
         return min(self.views.values()) < NEEDED
 
     @property
-    def loose(self) -> str:
+    def unfollowed(self) -> str:
         """What to change if actions often don't follow from the player's thoughts; an empty text if they do, or if
         there are none."""
         text = (
             f"even after the player's own thoughts {1 - self.actions:.0%} of the actions are wrong: let each "
             "conclusion stand right after its reason, as in 'wanted brass, here silver: leave'; count rather than add"
         )
-        return text if self.responses < self.actions < FOLLOWS else ""
+        return text if self.responses < self.actions < FOLLOWED else ""
 
     def improves_on(self, before: Agreement) -> bool:
         """Returns whether agreement rises or the loss falls clearly."""

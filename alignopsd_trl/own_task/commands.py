@@ -132,6 +132,7 @@ def warm_start(argv: Sequence[str]) -> None:
     parser.add_argument("--panel", default="test")
     parser.add_argument("--eval_temperature", type=float, help="the recipe's by default")
     given = parser.parse_args(argv)
+    parser.at_least(given, {"eval_temperature": 0})
     with reported("alignopsd warm_start", quietly=True, resumes=None), setup():
         flags = {one.name: getattr(given, one.name) for one in fields(WarmStartConfig) if hasattr(given, one.name)}
         config = WarmStartConfig(**flags)

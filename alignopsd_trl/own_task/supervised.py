@@ -122,8 +122,8 @@ class Budget(TrainerCallback):
         if agreement.low and not self.looked and (not self.improving or ended):
             self.looked = True
             self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
-        if ended and agreement.loose:
-            self._say(state, f"look: {agreement.loose}")
+        if ended and agreement.unfollowed:
+            self._say(state, f"look: {agreement.unfollowed}")
 
     def _say(self, state: TrainerState, text: str) -> None:
         self.said = time.monotonic()

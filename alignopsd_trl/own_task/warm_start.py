@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.loading import load_policy
+from alignopsd_trl.checks.loading import check_policy, load_policy
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.evaluation.summary import EvaluationResult
-from alignopsd_trl.models import found, resolve_model
+from alignopsd_trl.models import available, resolve_model
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.demonstrations import skills_of
 from alignopsd_trl.own_task.dialogues import converses, encoded, play_options
@@ -122,8 +122,8 @@ def known_tokenizer(model: str) -> PreTrainedTokenizerBase | None:
     """Returns the tokenizer of a model; `None` for a fresh model, whose words are not known yet."""
     if model == FRESH:
         return None
-    with found(model):
-        return AutoTokenizer.from_pretrained(resolve_model(model))
+    with available(model):
+        return check_policy(model, saves=False) or AutoTokenizer.from_pretrained(resolve_model(model))
 
 
 def what_it_can(
