@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +51,25 @@ def chat_policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder, tokenizer = tmp_path_factory.mktemp("chat_policy"), chat_tokenizer()
     chat_model(tokenizer).save_pretrained(folder)
     return folder, tokenizer
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Modules of written tasks are forgotten afterwards."""
+    known, places = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = places
+    for name in set(sys.modules) - known:
+        if name.startswith(("maze", "guessing")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def maze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
+    """A folder as ``alignopsd new`` leaves it, entered."""
+    from alignopsd_trl.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    main(["new", "maze", "--model", "tiny"])
+    monkeypatch.chdir(tmp_path / "maze")
+    return tmp_path / "maze"

@@ -12,8 +12,9 @@ from typing import Any
 
 @contextmanager
 def answering(answer: Callable[[str], Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Answers each question by a function: a text is a completion's, bytes are the whole reply, a number is a status,
-    ``...`` is no reply at all. Yields the address and the requests so far."""
+    """Answers each question by a function: a text is a completion's, a mapping its message, bytes are the whole reply,
+    a number is a status (in a pair, with the reply), ``...`` is no reply at all. Yields the address and the requests so
+    far."""
     asked: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -22,10 +23,13 @@ def answering(answer: Callable[[str], Any]) -> Iterator[tuple[str, list[dict[str
             said = answer(request["messages"][-1]["content"])
             if said is ...:
                 return
-            self.send_response(said if isinstance(said, int) else 200)
+            status, said = said if isinstance(said, tuple) else (said if isinstance(said, int) else 200, said)
+            self.send_response(status)
             self.end_headers()
-            reply = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
-            self.wfile.write(said if isinstance(said, bytes) else reply)
+            if not isinstance(said, bytes):
+                message = said if isinstance(said, dict) else {"content": said}
+                said = json.dumps({"choices": [{"message": message}]}).encode()
+            self.wfile.write(said)
 
         def log_message(self, *given: object) -> None:
             """Says nothing."""

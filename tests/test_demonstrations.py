@@ -1,0 +1,132 @@
+"""Demonstrations: by a scripted player or an endpoint, with skills or texts of turns, a turn or an episode a row."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fakes.endpoint import answering
+from fakes.own_task import fails, rows_of
+
+from alignopsd_trl.cli import main
+
+
+def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(maze: Path) -> None:
+    main(["demonstrate", "maze", "--episodes", "6", "--output", "some.jsonl"])
+    rows = rows_of(maze / "some.jsonl")
+    plain, skilled = ([row for row in rows if row["skilled"] is kind] for kind in (False, True))
+    assert plain and skilled
+    for row in rows:
+        (system, shown), (answer,) = row["prompt"], row["completion"]
+        assert (system["role"], shown["role"], answer["role"]) == ("system", "user", "assistant")
+        assert ("Guidance for this kind of task" in shown["content"]) is row["skilled"]
+        assert answer["content"].startswith("<think>") and answer["content"].endswith("</action>")
+    first = next(row for row in plain if row["turn"] == 0)
+    assert first["prompt"][-1]["content"].startswith("Leave the maze of the ")
+
+
+@pytest.mark.parametrize(
+    ("share", "skilled"), [(0.25, [0, 0, 0, 1] * 3), (0.0, [0] * 12), (1.0, [1] * 12), (0.5, [0, 1] * 6)]
+)
+def test_a_share_of_the_episodes_is_played_under_the_skill(maze: Path, share: float, skilled: list[int]) -> None:
+    main(["demonstrate", "maze", "--episodes", "12", "--skilled_share", str(share)])
+    opened = [row for row in rows_of(maze / "demonstrations.jsonl") if row["turn"] == 0]
+    assert [row["skilled"] for row in opened] == skilled
+
+
+@pytest.mark.parametrize("source", ["next_observation", "sibling_action"])
+def test_demonstrations_show_what_to_do_beside_a_text_that_is_known_after_play(maze: Path, source: str) -> None:
+    said = {
+        "next_observation": r"After the action (go \w+) you will see: Doors: ",
+        "sibling_action": r"In this situation a better attempt did: (go \w+)\n",
+    }[source]
+    main(["demonstrate", "maze", "--episodes", "16", "--privileged", source, "--won_only", "--output", "some.jsonl"])
+    rows = rows_of(maze / "some.jsonl")
+    told, plain = ([row for row in rows if row["skilled"] is kind] for kind in (True, False))
+    assert told and plain and all(row["won"] for row in plain)
+    assert len({row["task_id"] for row in rows}) <= 2, "eight siblings a task"
+    assert not [row for row in plain if re.search(said, row["prompt"][-1]["content"])]
+    shown = [re.search(said, row["prompt"][-1]["content"])[1] for row in told]
+    done = [re.search("<action>(.*)</action>", row["completion"][0]["content"])[1] for row in told]
+    if source == "sibling_action":
+        assert shown == done and not all(row["won"] for row in told)
+    else:
+        assert len({one == two for one, two in zip(shown, done, strict=True)}) == 2, "kept where it led on, else not"
+
+
+def test_without_a_better_sibling_nothing_is_told(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--privileged", "sibling_action", "--skilled_share", "1"]
+    fails(["demonstrate", "maze", "--episodes", "1", *flags], "text", "raise --episodes", capsys=capsys)
+
+
+ANSWERS = {
+    "a page": (b"<html>It works!</html>", "no chat completion"),
+    "a list": (b"[]", "no chat completion"),
+    "no choice": (b'{"choices": []}', "no chat completion"),
+    "a number": ({"content": 5}, "no chat completion"),
+    "no action": ("I would rather not.", "valid action"),
+    "an error": ((500, b"out of memory"), "answered 500: out of memory"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_endpoint_that_answers_nonsense_ends_in_a_sentence(
+    maze: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer, word = ANSWERS[name]
+    with answering(lambda question: answer) as (address, _):
+        fails(["demonstrate", "maze", "--endpoint", address, "--episodes", "2"], word, capsys=capsys)
+    assert not (maze / "demonstrations.jsonl").exists()
+
+
+def test_an_endpoint_that_plays_leaves_demonstrations(maze: Path) -> None:
+    message = {"content": "<action>go north</action>", "reasoning_content": "North is new."}
+    with answering(lambda question: message) as (address, asked):
+        flags = ["--endpoint", address, "--endpoint_model", "teacher", "--temperature", "0.5"]
+        main(["demonstrate", "maze", *flags, "--episodes", "3", "--output", "asked.jsonl"])
+    rows = rows_of(maze / "asked.jsonl")
+    assert {row["task_id"] for row in rows} and len(rows) == len(asked)
+    assert rows[0]["completion"][0]["content"] == "<think>\nNorth is new.\n</think>\n<action>go north</action>"
+    assert (asked[0]["model"], asked[0]["temperature"]) == ("teacher", 0.5)
+    prompts = [row["prompt"] for row in rows]
+    assert all(one["messages"] in prompts for one in asked)  # episodes ask side by side, in any order
+
+
+@pytest.mark.parametrize("thinking", ["keep", "drop"])
+def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
+    maze: Path, thinking: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task.dialogues import encoded
+    from alignopsd_trl.own_task.task import find_task
+    from alignopsd_trl.own_task.tiny import tiny_tokenizer
+
+    recipe = (maze / "train.py").read_text()
+    options = f'**LAPTOP, "history": "conversation", "past_thinking": {thinking!r},'
+    (maze / "train.py").write_text(recipe.replace("**LAPTOP,", options))
+    main(["demonstrate", "maze", "--episodes", "8"])
+    rows, preset = rows_of(maze / "demonstrations.jsonl"), find_task("maze").preset
+    assert f"{sum(len(row['completion']) + 1 for row in rows) // 2} turns of 8 episodes" in capsys.readouterr().out
+    assert len(rows) == 8 and {row["skilled"] for row in rows} == {True, False}
+    row = max(rows, key=lambda one: len(one["completion"]))
+    said = [one["content"] for one in row["completion"] if one["role"] == "assistant"]
+    assert [one["role"] for one in row["completion"]] == ["assistant", *["user", "assistant"] * (len(said) - 1)]
+    tokenizer = tiny_tokenizer([one["content"] for row in rows for one in (*row["prompt"], *row["completion"])])
+    parts = list(encoded(row, tokenizer, preset))
+    assert len(parts) == (1 if thinking == "keep" else len(said))
+    learnt = [
+        token for one in parts for token, mark in zip(one["input_ids"], one["completion_mask"], strict=True) if mark
+    ]
+    assert tokenizer.decode(learnt) == "".join(one + tokenizer.eos_token for one in said)
+    whole = tokenizer.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
+    if thinking == "keep":
+        assert whole.startswith(tokenizer.decode(parts[0]["input_ids"]))
+    main(["warm_start", "maze", "--max_steps", "2", "--tasks", "2"])
+    assert "2 updates: held-out loss" in capsys.readouterr().out
+
+
+def test_dialogues_that_cannot_be_demonstrated_are_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = (maze / "train.py").read_text()
+    (maze / "train.py").write_text(recipe.replace("**LAPTOP,", '**LAPTOP, "history": "conversation",'))
+    flags = ["--privileged", "next_observation"]
+    fails(["demonstrate", "maze", *flags], "'conversation'", "leave history out", capsys=capsys)

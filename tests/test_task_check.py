@@ -1,0 +1,283 @@
+"""What `alignopsd check` finds in a task."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.sweeps import mostly_full
+
+from alignopsd_trl.cli import main
+
+
+def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "maze", "--episodes", "8"])
+    said = capsys.readouterr().out
+    assert "nothing found" in said and "[user]\nLeave the maze of the " in said
+    assert re.search(r"random play: .* on average\n", said)
+    apart = re.search(r"scripted player: .* on average \((\S+) with the skill, (\S+) without it\)", said)
+    assert apart and float(apart[1]) >= float(apart[2])
+
+
+FAULTS = {
+    "siblings": (
+        "maze.py",
+        "self.room, self.exit, self.builders = tuple(start)",
+        "self.room, self.exit, self.builders = random.choice(list(self.towards))",
+        "differently",
+    ),
+    "siblings open": ("maze.py", "return Opening(self._shown()", "return Opening(str(random.random())", "differently"),
+    "leftovers": ("maze.py", "self.visits = {self.room: 1}", "self.visits = getattr(self, 'visits', {})", "otherwise"),
+    "replay": ("maze.py", "valid = action in self._actions()", "valid = random.random() < 0.5", "the same actions"),
+    "type of an observation": (
+        "maze.py",
+        "        return Step(\n            seen",
+        "        return Step(\n            None",
+        "observation",
+    ),
+    "type of a reward": ("maze.py", "reward=float(won)", "reward=str(won)", "reward"),
+    "large rewards": ("maze.py", "reward=float(won)", "reward=1000.0 * won", "1000"),
+    "rewards that never differ": ("maze.py", "reward=float(won)", "reward=0.0", "nothing is learnt"),
+    "rewards upside down": ("maze.py", "reward=float(won)", "reward=1.0 - won", "teach to lose"),
+    "an episode that never ends": ("maze.py", "done=won", "done=False", "Step.done"),
+    "an episode that ends at once": ("maze.py", "done=won", "done=True", "first turn"),
+    "a hang": (
+        "maze.py",
+        "        valid = action",
+        "        import time; time.sleep(30)\n        valid = action",
+        "--time_limit",
+    ),
+    "an error": ("maze.py", "valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
+    "an unknown action that fails": (
+        "maze.py",
+        "valid = action in self._actions()",
+        "valid = action.split()[1] in MOVES and action in self._actions()",
+        "any string",
+    ),
+    "an unknown action that counts": ("maze.py", "valid=valid", "valid=True", "counts as valid"),
+    "an unknown action that wins": (
+        "maze.py",
+        "won = self.room == self.exit",
+        "won = not valid or self.room == self.exit",
+        "give nothing for it",
+    ),
+    "won by everybody": ("maze.py", "done=won, won=won", "done=won, won=True", "random play won all"),
+    "won by nobody": ("maze.py", "done=won, won=won", "done=won, won=False", "won none"),
+    "a sum that is paid again": (
+        "maze.py",
+        "reward=float(won), done=won",
+        "reward=0.5 * (sum(self.visits.values()) - 2 if won else valid), done=won",
+        "paid twice",
+    ),
+    "an offer that is refused": ("maze.py", "valid=valid", "valid=False", "offered and refused"),
+    "a skill for nobody": ("maze.py", "the maze of the {builders}", "the maze of the masons", "weavers"),
+    "a bank of something else": ("maze_skills.json", '"environment": "maze"', '"environment": "house"', "house"),
+    "a damaged bank": ("maze_skills.json", '"schema"', "schema", "JSON"),
+    "no room for a prompt": ("train.py", '"max_prompt_length": 320', '"max_prompt_length": 60', "max_prompt_length=60"),
+    "no room for a response": (
+        "train.py",
+        '"max_completion_length": 32',
+        '"max_completion_length": 8',
+        "longest response",
+    ),
+    "a player that fails": ("maze_player.py", "ways = ", "ways = 1 / 0 or ", "ZeroDivisionError"),
+    "a player that is no better than chance": (
+        "maze_player.py",
+        "draw.choice(told or new)",
+        "draw.choice(environment.ways())",
+        "random play's",
+    ),
+    "a player that does not answer": ("maze_player.py", "<action>", "<act>", "invalid actions"),
+    "tasks that are one": ("maze.py", "maze(first + number)", "maze(first)", "tasks are one"),
+    "a panel that is trained on": ("maze.py", "10_000", "0", "trained on"),
+    "names that are one": ("maze.py", "/{split}/{number}", "/{split}", "task_id"),
+}
+
+
+@pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
+def test_planted_faults_are_found(maze: Path, fault: str) -> None:
+    from alignopsd_trl.own_task import check_task
+
+    name, sound, faulty, word = FAULTS[fault]
+    text = (maze / name).read_text()
+    assert sound in text
+    (maze / name).write_text(text.replace(sound, faulty))
+    report = check_task("maze", episodes=6, time_limit=1.0)
+    assert any(word in str(one) for one in report.findings), report.told()
+
+
+@pytest.mark.parametrize("fault", ["", "siblings open", "leftovers"])
+def test_a_recipe_looks_at_its_task_before_it_starts(
+    maze: Path, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.launch.recipe import main as recipe
+
+    if fault:
+        name, sound, faulty, word = FAULTS[fault]
+        (maze / name).write_text((maze / name).read_text().replace(sound, faulty))
+    preset = {**runpy.run_path("train.py")["PRESET"], "model_name_or_path": "tiny"}
+    if not fault:
+        recipe("maze", ["--plan"], preset=preset)
+        assert "maze" in capsys.readouterr().out
+        return
+    with pytest.raises(ValueError, match=f"{word}.*alignopsd check says more"):
+        recipe("maze", ["--plan"], preset=preset)
+
+
+def test_code_that_can_not_be_read_is_told_without_a_traceback(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (maze / "maze.py").write_text((maze / "maze.py").read_text().replace("def suite(", "def suite(("))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "maze"])
+    assert ended.value.code == 2
+    assert "importing 'maze' failed with SyntaxError" in capsys.readouterr().err
+
+
+def test_check_says_it_in_json_and_by_its_status(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (maze / "maze.py").write_text((maze / "maze.py").read_text().replace("done=won", "done=False"))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "maze", "--episodes", "4", "--json"])
+    assert ended.value.code == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert {"about", "text", "ruins"} == set(found[0])
+
+
+def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
+    maze: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["check", "maze", "--episodes", "4", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["answer"].startswith("<think>") and "[user]" in report["prompt"]
+    tokens = report["tokens"]
+    assert all(tokens[name] for name in ("system and marks", "task", "skill", "observation", "answer"))
+    assert tokens["options"] == tokens["other lines"] == 0, "the short prompt has neither"
+    main(["check", "maze", "--episodes", "4"])
+    assert f", observation {tokens['observation']}, answer" in capsys.readouterr().out
+
+
+def test_a_check_with_a_model_estimates_the_seconds_of_a_round(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "maze", "--episodes", "4", "--model", "tiny_hops", "--max_completion_length", "64"])
+    assert re.search(r"a round of 64 episodes of [0-9.]+ turns takes about [0-9]+ s here", capsys.readouterr().out)
+
+
+UNSHOWN = {
+    "a secret of each task": ('f"<think>{environment.door(way)}', 'f"<think>{room(environment)}', True),
+    "a word of the player's own": (
+        'f"<think>{environment.door(way)}',
+        'f"<think>I guess {environment.door(way)}',
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNSHOWN)
+def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: str) -> None:
+    from alignopsd_trl.own_task import check_task
+
+    sound, other, found = UNSHOWN[kind]
+    secret = "\n\ndef room(environment):\n    return f'room{hash(str(environment.towards))}'\n"
+    player = maze / "maze_player.py"
+    player.write_text(player.read_text().replace(sound, other) + secret)
+    report = check_task("maze", episodes=6)
+    assert any("not in their prompt" in str(one) for one in report.findings) is found and not report.ruined
+
+
+@pytest.mark.parametrize("thought", ["{'wooden' if 'wooden' in skill else 'iron'}", "a door"])
+def test_a_player_that_does_not_name_what_the_skill_says_is_named(
+    maze: Path, thought: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bank, player = maze / "maze_skills.json", maze / "maze_player.py"
+    bank.write_text(bank.read_text().replace("The iron doors", "The wooden doors", 1))
+    player.write_text(player.read_text().replace("{environment.door(way)}", thought))
+    main(["check", "maze", "--episodes", "8"])
+    assert ("name a word that the skill alone says" in capsys.readouterr().out) is (thought == "a door")
+
+
+def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> Any:
+    """An episode with these rewards, turn by turn."""
+    from alignopsd_trl.environments.base import Step, View
+    from alignopsd_trl.own_task.playing import ENDED, PlayedEpisode, PlayedTurn
+
+    view = View("", "", (), (), 0, None)
+    turns = [PlayedTurn(view, "", "", True, Step("", reward=reward), 0.0) for reward in rewards]
+    return PlayedEpisode({"task_id": "t"}, False, turns=turns, reward=sum(rewards) + finish, won=won, stop=ENDED)
+
+
+PAID_TWICE = {
+    "by the last turn": [_played(1, 0, 1, 2), _played(1, 1, 1, 3), _played(0, 1, 1, 2), _played(1, 1, 0, 1, 3)],
+    "by finish": [_played(1, 1, finish=2), _played(1, 1, 1, finish=3), _played(1, 0, 1, finish=2), _played(0, 0)] * 2,
+    "the last turn's own with it": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 2), _played(1, 0, 1, 1, 4)],
+    "its own, and a sum that counts it": [_played(1, 1, 4), _played(1, 1, 2), _played(1, 1, 1, 5), _played(0, 1, 1, 4)],
+}
+
+
+PAID_ONCE = {
+    "at the end": [_played(0, 0, 1), _played(0, 0, 0), _played(0, 0, 1), _played(0, 1)],
+    "two turns of 1": [_played(1, 1), _played(1, 1), _played(0, 1, 1), _played(1, 0, 1)],
+    "a point each": [_played(1, 1), _played(1, 1, 1), _played(1, 0, 1, 1), _played(1, 1, 1, 1)],
+    "halves and a bonus of 1": [_played(0.5, 0.5, 1), _played(0.5, 0.5, 1), _played(0.5, 0, 0.5, 1), _played(0.5, 0)],
+    "a bonus whatever came before": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 1, 1, 3), _played(1, 1, 3)],
+    "a bonus of 3 for two or three": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 3), _played(1, 0, 1, 1, 3)],
+    "once by chance": [_played(1, 1, 2), _played(1, 2, 0), _played(2, 2, 1), _played(1, 1, 1, 0), _played(2, 1, 3)],
+}
+
+
+@pytest.mark.parametrize("name", [*PAID_TWICE, *PAID_ONCE])
+def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
+    from alignopsd_trl.own_task.outcomes import paid_twice
+
+    found = list(paid_twice({**PAID_TWICE, **PAID_ONCE}[name]))
+    assert [one.ruins for one in found] == [False] * (name in PAID_TWICE), found
+
+
+def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
+    """Players that win so often, as long as they are let play."""
+    from alignopsd_trl.own_task import contest
+
+    draw = random.Random(0)
+
+    def play(who: str, some: Any) -> list[Any]:
+        won = [draw.random() < rates[who] for _ in some]
+        return [_played(float(one), won=one) for one in won]
+
+    return contest.play_on(play, list(rates), range(rows), first)
+
+
+@pytest.mark.parametrize(
+    ("at_random", "scripted", "fewest", "most", "word"),
+    [
+        (0.16, 0.74, 16, 32, ""),
+        (0.16, 0.4, 32, 256, ""),
+        (0.16, 0.16, 512, 512, "can't be told"),
+        (0.74, 0.16, 16, 64, "below"),
+    ],
+)
+def test_players_go_on_until_their_difference_is_known(
+    at_random: float, scripted: float, fewest: int, most: int, word: str
+) -> None:
+    from alignopsd_trl.own_task import contest
+
+    played = _match({contest.RANDOM: at_random, contest.PLAYER: scripted}, rows=contest.MOST)
+    assert fewest <= len(played[contest.PLAYER]) == len(played[contest.RANDOM]) <= most
+    assert [word in one.text for one in contest.findings(played)] == [True] * bool(word)
+
+
+def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from alignopsd_trl.own_task import contest
+
+    monkeypatch.setattr(contest, "SECONDS", 0.0)
+    played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
+    (said,) = contest.findings(played)
+    assert len(played[contest.PLAYER]) == 16 and "can't be told" in said.text and "--episodes 64" in said.text
+
+
+def test_a_player_that_never_wins_is_wrong() -> None:
+    from alignopsd_trl.own_task import contest
+
+    played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
+    assert [one.ruins for one in contest.findings(played)][0]
