@@ -12,33 +12,36 @@ of 5 turns are 180,000 tokens a round, half a minute), not by a run:
     python recipes/webshop_smollm.py --use_cpu False --tasks_per_round 16 --num_generations 8 --rounds 48
 """
 
-from alignopsd_trl.launch.presets import LAPTOP
+from alignopsd_trl.launch.presets import SMOLLM2
 from alignopsd_trl.launch.recipe import main
 from alignopsd_trl.own_task.first_policy import first_policy
 from alignopsd_trl.own_task.options import WarmStartConfig
+from alignopsd_trl.precision import bfloat16_pays
 
+START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=3e-4, max_steps=140)
+SHOPPER = "alignopsd_trl.environments.webshop.player:respond"
 PRESET = {
-    **LAPTOP,
+    **SMOLLM2,
     "environment": "webshop_tiny",
     "environment_options": '{"reward": "score"}',  # of the first policy's few rollouts often none wins
-    "model_name_or_path": "outputs/smollm_start",
+    "model_name_or_path": "outputs/webshop_smollm_start",
     "encoder": "minilm",
     "action_filter": "webshop",
     "max_prompt_length": 384,
     "max_completion_length": 48,
-    "use_peft": True,
-    "lora_target_modules": ["all-linear"],
-    "learning_rate": 1e-4,
-    "tasks_per_round": 2,
+    "teacher_model_kind": "base",
+    "auxiliary_loss": "distribution",
+    "distribution_coefficient": 10.0,
+    "updates_per_round": 2,
+    "learning_rate": 2e-4,
+    "tasks_per_round": 6,
     "num_generations": 4,
-    "rounds": 2,
-    "panel_limit": 16,
+    "rounds": 4,
+    "panel_limit": 40,
     "output_dir": "outputs/webshop_smollm",
 }
-WARM_START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=3e-4, minutes=26)
-SHOPPER = "alignopsd_trl.environments.webshop.player:respond"
 
 if __name__ == "__main__":
     start = PRESET["model_name_or_path"]
-    first_policy("webshop_tiny", start, config=WARM_START, episodes=512, player=SHOPPER, won_only=True, preset=PRESET)
-    main("webshop_smollm", preset=PRESET)
+    first_policy("webshop_tiny", start, config=START, episodes=512, player=SHOPPER, won_only=True, preset=PRESET)
+    main("webshop_smollm", preset={**PRESET, "bf16": bfloat16_pays(576)})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.own_task import changed, fails
 from fakes.sweeps import mostly_full
 
 from alignopsd_trl.cli import main
@@ -129,12 +130,18 @@ def test_a_recipe_looks_at_its_task_before_it_starts(
         recipe("maze", ["--plan"], preset=preset)
 
 
-def test_code_that_can_not_be_read_is_told_without_a_traceback(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (maze / "maze.py").write_text((maze / "maze.py").read_text().replace("def suite(", "def suite(("))
-    with pytest.raises(SystemExit) as ended:
-        main(["check", "maze"])
-    assert ended.value.code == 2
-    assert "importing 'maze' failed with SyntaxError" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("sound", "faulty", "word"),
+    [
+        ("def suite(", "def suite((", "importing 'maze' failed with SyntaxError"),
+        ('{"doors": doors,', '{"card": [7, "hearts"], "doors": doors,', "maze.py, line "),  # of columns of one type
+    ],
+)
+def test_code_that_fails_is_told_without_a_traceback(
+    maze: Path, sound: str, faulty: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed(maze / "maze.py", (sound, faulty))
+    fails(["check", "maze"], word, capsys=capsys)
 
 
 def test_check_says_it_in_json_and_by_its_status(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,6 +123,7 @@ def _status(error: BaseException) -> int | None:
 
 _OURS = str(Path(__file__).parents[1])
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_COMPILED = (".pyx", ".pxi")  # of libraries, whose frames name no path
 
 
 def raised_by_a_task(error: BaseException) -> str:
@@ -132,7 +133,7 @@ def raised_by_a_task(error: BaseException) -> str:
     for place, frame in reversed(list(enumerate(frames))):
         if ours[place]:
             return ""
-        if not frame.filename.startswith((*_INSTALLED, _OURS, "<frozen")):
+        if not frame.filename.startswith((*_INSTALLED, _OURS, "<frozen")) and not frame.filename.endswith(_COMPILED):
             return f"{frame.filename}, line {frame.lineno}" if any(ours[:place]) else ""
     return ""
 

@@ -14,7 +14,7 @@ SPLITS = {"train": (0, 512), "test": (10_000, 100)}
 
 class Account:
     def reset(self, bank: str, savings: int, rent: int, wanted: int, **columns) -> str:
-        self.fee, self.savings, self.rent, self.wanted = FEES[bank], savings, rent, wanted
+        self.bank, self.fee, self.savings, self.rent, self.wanted = bank, FEES[bank], savings, rent, wanted
         self.done, self.asked = False, False
         return ""
 
@@ -70,12 +70,12 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Looks first, then counts up from the rent to what is wanted, the fee included where it comes on top, and moves
-    the last count; without the skill it guesses whether the fee does."""
+    """Looks first, then names the bank and its fee, counts up from the rent to what is wanted, the fee included where it
+    comes on top, and moves the last count; without the skill it guesses whether the fee does."""
     if not environment.asked:
         return "<think>what do they hold</think>\n<action>balances()</action>"
     fee = environment.fee if skill else draw.choice(list(FEES.values()))
     items = ["fee"] * (fee == "arrives") + list(range(environment.rent + 1, environment.wanted + 1))
     counted = ", ".join(f"{number} {one}" for number, one in enumerate(items, 1))
-    said = f"a fee of what {fee}; {environment.rent} to {environment.wanted}: {counted}"
+    said = f"{environment.bank}: a fee of what {fee}; {environment.rent} to {environment.wanted}: {counted}"
     return f"<think>{said}</think>\n<action>transfer(amount={len(items)})</action>"
