@@ -70,8 +70,8 @@ def suite(**options):
 
 
 def play(view, environment, skill, draw):
-    """Looks first, then names the bank and its fee, counts up from the rent to what is wanted, the fee included where it
-    comes on top, and moves the last count; without the skill it guesses whether the fee does."""
+    """Looks first, then names the bank and its fee, counts up from the rent to what is wanted, the fee included where
+    it comes on top, and moves the last count; without the skill it guesses whether the fee does."""
     if not environment.asked:
         return "<think>what do they hold</think>\n<action>balances()</action>"
     fee = environment.fee if skill else draw.choice(list(FEES.values()))
