@@ -48,7 +48,7 @@ def figures_of(tables: Sequence[pd.DataFrame], seed: int = 0) -> dict[str, Any]:
 
 
 def source_lines(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns the table of the sources, largest lift first, and what it says where none helps or some mislead
+    """Returns the table of the sources, largest lift first, then a line where none helps and one for each that misleads
     (Markdown)."""
     if not figures:
         return []
@@ -62,8 +62,9 @@ def source_lines(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines += ["", "Lift: of the outcome where the view acts once; the other columns: its gap against A_MC.", ""]
     if not any("lift" in one and one["lift"].low > 0 for one in figures.values()):
         lines += ["No source is told from none: no lift's interval lies above 0.", ""]
-    if misleading := [name for name, one in order if "lift" in one and one["lift"].high < 0]:
-        lines += [f"Don't train with {', '.join(misleading)}, which misleads: the lift's interval lies below 0.", ""]
+    for name, one in order:
+        if "lift" in one and one["lift"].high < 0:
+            lines += [f"{name} misleads: its lift's interval lies below 0; don't train with it.", ""]
     return lines
 
 
