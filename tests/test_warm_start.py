@@ -43,6 +43,17 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     assert "look: the policy hardly reads the skill" in played  # it learnt nothing from one update
 
 
+@pytest.mark.parametrize(("argv", "word"), [(["--roundz", "3"], "--rounds"), (["--distribution_beta", "3"], "lie in")])
+def test_a_wrong_command_line_is_refused_before_anything_is_played(
+    maze: Path, argv: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task.first_policy import first_policy
+
+    with pytest.raises(ValueError, match=word):
+        first_policy("maze", "made", argv)
+    assert "demonstrates" not in capsys.readouterr().out and not (maze / "made").exists()
+
+
 def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

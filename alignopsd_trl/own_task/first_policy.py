@@ -14,6 +14,7 @@ from typing import Any
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.options import as_mapping
 from alignopsd_trl.own_task.options import SCRIPTED, SKILLED_SHARE, WarmStartConfig
+from alignopsd_trl.runs.command import TRACEBACK
 
 
 def first_policy(
@@ -40,7 +41,8 @@ def first_policy(
         player, won_only, skilled_share: as in `alignopsd demonstrate`.
         preset: the recipe's settings, of which lengths and encoder count; by default those of the task's ``train.py``.
     """
-    given = [word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)]
+    words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
+    given = [word.partition("=")[0] for word in words]
     if (Path(folder) / "config.json").is_file() or {"-h", "--help", "--model", "--model_name_or_path"} & set(given):
         return
     with reported(task, quietly=argv is None, resumes=None), setup():
@@ -49,6 +51,7 @@ def first_policy(
                 f"there is no policy in {folder} yet; make it with alignopsd demonstrate {task} and alignopsd "
                 f"warm_start {task}, or start the recipe once as one process"
             )
+        from alignopsd_trl.launch.arguments import parse
         from alignopsd_trl.own_task.demonstrations import demonstrate
         from alignopsd_trl.own_task.players import Scripted, scripted
         from alignopsd_trl.own_task.task import find_task
@@ -57,6 +60,7 @@ def first_policy(
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))
         known = replace(known, preset=preset or known.preset)
+        parse(task, words, known.preset)  # a mistake in the command line shows before minutes of work
         encoder = known.preset.get("encoder", "lexical")
         print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
         found = demonstrate(
