@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from alignopsd_trl.records import read_records
 from alignopsd_trl.training.turn_rows import cut_evenly
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.turns import Turn
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=50)
 
@@ -64,12 +65,20 @@ def _run(folder: Path, factory: type = FewWin, **options):
     return trainer, counts
 
 
-@pytest.mark.parametrize("method", mostly_full(["align_opsd", "grpo"]))
+def at_first(turn: Turn) -> str | None:
+    return "it is a number" if turn.number == 0 else None
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "align_opsd"}, {"method": "grpo"}, {"method": "sdar", "parts": {"privileged": at_first}}]
+)
 @pytest.mark.full
-def test_rows_without_advantage_leave_the_update_and_nothing_changes(tmp_path: Path, method: str) -> None:
-    whole, all_rows = _run(tmp_path / "whole", method=method, skip_zero_advantage=False)
-    short, live_rows = _run(tmp_path / "short", method=method)
-    live = sum(int((rows["advantages"] != 0).any(1).sum()) for rows in whole.seen_rows)
+def test_rows_that_nothing_teaches_leave_the_update_and_nothing_changes(tmp_path: Path, options: dict) -> None:
+    whole, all_rows = _run(tmp_path / "whole", skip_zero_advantage=False, **options)
+    short, live_rows = _run(tmp_path / "short", **options)
+    nothing = torch.zeros(1, 1)
+    taught = [(rows["advantages"] != 0) | (rows.get("target/taught", nothing) != 0) for rows in whole.seen_rows]
+    live = sum(int(rows.any(1).sum()) for rows in taught)
     assert 0 < live < all_rows["rows"] and live_rows["rows"] == live
     assert losses(short) == pytest.approx(losses(whole), abs=1e-6)
     for left, right in zip(short.seen_gradients, whole.seen_gradients, strict=True):

@@ -43,6 +43,15 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     assert "look: the policy hardly reads the skill" in played  # it learnt nothing from one update
 
 
+def test_a_first_policy_plays_tasks_of_all_categories() -> None:
+    from alignopsd_trl.own_task.warm_start import sample
+
+    rows = [{"task_id": str(number), "category": "abc"[number % 3]} for number in range(1023)]
+    task: Any = SimpleNamespace(name="houses", rows=lambda split: rows)
+    assert {row["category"] for row in sample(task).rows} == set("abc")
+    assert [row["task_id"] for row in sample(task).rows] == [row["task_id"] for row in sample(task).rows]
+
+
 @pytest.mark.parametrize(("argv", "word"), [(["--roundz", "3"], "--rounds"), (["--distribution_beta", "3"], "lie in")])
 def test_a_wrong_command_line_is_refused_before_anything_is_played(
     maze: Path, argv: list[str], word: str, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -145,9 +146,9 @@ def what_it_can(
 
 
 def sample(task: Task, count: int = LOOKED_AT) -> TaskPanel:
-    """Returns training tasks, spread over the rows."""
-    every = max(1, len(rows := task.rows("train")) // count)
-    return TaskPanel.of(task.name, "train", rows[::every][:count])
+    """Returns training tasks, drawn by chance: rows in a fixed distance may be of one category."""
+    rows = task.rows("train")
+    return TaskPanel.of(task.name, "train", random.Random(0).sample(rows, min(count, len(rows))))
 
 
 def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EvaluationResult:

@@ -186,9 +186,11 @@ class RowMaker:
 
 
 def live_rows(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Returns ``(rows,)`` bool, true for rows with an optimised token whose advantage is not 0."""
-    advantages, mask = inputs["advantages"], inputs["completion_mask"] * inputs["tool_mask"]
-    return ((advantages != 0) & (mask != 0)).any(dim=1)
+    """Returns ``(rows,)`` bool, true for rows with an optimised token that has an advantage or is taught."""
+    live = inputs["advantages"] != 0
+    if any(name.startswith(TARGET) for name in inputs):
+        live = live | (inputs.get(TARGET + TAUGHT, torch.ones_like(inputs["advantages"])) != 0)
+    return (live & (inputs["completion_mask"] * inputs["tool_mask"] != 0)).any(dim=1)
 
 
 def sub_chunks(

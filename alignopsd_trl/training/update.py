@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 Rows = dict[str, torch.Tensor]
 
 
-def only_live_rows_count(rows: Rows, config: AlignOPSDConfig) -> bool:
-    """Returns whether a row without advantage adds exactly 0 to loss and gradient."""
-    targets = any(name.startswith(TARGET) for name in rows)
-    return config.skip_zero_advantage and config.beta == 0.0 and config.entropy_coef == 0.0 and not targets
-
-
 @dataclass(eq=False)
 class Update:
     """The loss of an update: TRL's loss, the method's auxiliary loss and the entropy bonus.
@@ -64,10 +58,10 @@ class Update:
             return self._chunk_loss(model, chunks[-1], auxiliary) + done
 
     def _chunks(self, rows: Rows) -> list[Rows]:
-        """Cuts sub-chunks of ``tokens_per_forward``, without the rows that add exactly 0."""
-        config = self.config
-        every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
-        live = live_rows(rows) if only_live_rows_count(rows, config) else every
+        """Cuts sub-chunks of ``tokens_per_forward``, without the rows that add exactly 0 to loss and gradient."""
+        config, live = self.config, torch.ones(len(rows["advantages"]), dtype=torch.bool)
+        if config.skip_zero_advantage and config.beta == 0.0 and config.entropy_coef == 0.0:
+            live = live_rows(rows)
         return sub_chunks(rows, live, config.rows_per_forward, config.tokens_per_forward, self.processes.agree)
 
     def _chunk_loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
