@@ -287,7 +287,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         written = LogFile(Path(self.args.output_dir) / LOG_FILE)
         updates = self.args.steps_per_round
         seconds = SecondsOfRounds(self.recorder, self.phases, updates)
-        for callback in (WholeRounds(updates), seconds, Lines(), written, self.checkpoints, self.drift):
+        for callback in (WholeRounds(updates), seconds, Lines(), written, self.checkpoints, self.drift, self.update):
             self.add_callback(callback)
         if self.teacher_weights is not None:
             self.add_callback(self.teacher_weights)

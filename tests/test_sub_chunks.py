@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fakes.toy import ToyEnvironment
 from fakes.trainers import difference, losses, make_trainer
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import TrainerCallback
 
 from alignopsd_trl.records import read_records
 from alignopsd_trl.training.turn_rows import cut_evenly
@@ -99,7 +101,26 @@ def test_a_round_without_any_advantage_still_makes_a_step(tmp_path: Path) -> Non
 
     trainer, counts = _run(tmp_path, factory=NobodyWins)
     assert counts["rows"] == 2 and losses(trainer) == [0.0, 0.0]
-    assert not any(value.any() for value in trainer.seen_gradients[0].values())
+    assert not trainer.seen_gradients[0]
+
+
+@pytest.mark.parametrize("skips", mostly_full([True, False]))
+def test_a_step_that_teaches_nothing_leaves_the_weights_to_no_momentum(tmp_path: Path, skips: bool) -> None:
+    class WonAtFirst(ToyEnvironment):
+        def step(self, action: str):
+            return replace(super().step(action), **({} if len(weights) == 0 else {"reward": 0.0, "won": False}))
+
+    class Kept(TrainerCallback):
+        def on_step_end(self, *given: Any, model: Any, **also: Any) -> None:
+            weights.append({name: value.clone() for name, value in model.state_dict().items()})
+
+    weights: list[dict[str, torch.Tensor]] = []
+    trainer = make_trainer(tmp_path, factory=WonAtFirst, max_steps=3, learning_rate=0.1, skip_zero_advantage=skips)
+    start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.add_callback(Kept())
+    trainer.train()
+    assert difference(start, weights[0]) > 0.01
+    assert difference(weights[0], weights[1]) == difference(weights[1], weights[2]) == 0.0
 
 
 def test_a_residual_keeps_a_row(tmp_path: Path) -> None:

@@ -25,12 +25,16 @@ Rows = dict[str, torch.Tensor]
 
 
 @dataclass(eq=False)
-class Update:
-    """The loss of an update: TRL's loss, the method's auxiliary loss and the entropy bonus.
+class Update(TrainerCallback):
+    """The loss of an update: TRL's loss, the method's auxiliary loss and the entropy bonus. A step whose rows add
+    nothing to the gradient leaves the weights as they are; the optimiser's momentum would move them on.
 
     Args:
         policy: computes TRL's loss.
         drift: measures the policy's drift from the log-probs.
+
+    Attributes:
+        teaches: whether a row of this step, on any process, adds to the gradient.
     """
 
     policy: TrainedPolicy
@@ -39,6 +43,12 @@ class Update:
     method: Method
     processes: ProcessGroup
     drift: Drift
+    teaches: bool = False
+
+    def on_pre_optimizer_step(self, *given: Any, optimizer: Any, **also: Any) -> None:
+        if not self.teaches:
+            optimizer.zero_grad(set_to_none=True)
+        self.teaches = False
 
     def loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
         """Returns the loss of a micro-batch, of which only the last sub-chunk still lacks its backward pass.
@@ -59,10 +69,12 @@ class Update:
 
     def _chunks(self, rows: Rows) -> list[Rows]:
         """Cuts sub-chunks of ``tokens_per_forward``, without the rows that add exactly 0 to loss and gradient."""
-        config, live = self.config, torch.ones(len(rows["advantages"]), dtype=torch.bool)
-        if config.skip_zero_advantage and config.beta == 0.0 and config.entropy_coef == 0.0:
-            live = live_rows(rows)
-        return sub_chunks(rows, live, config.rows_per_forward, config.tokens_per_forward, self.processes.agree)
+        config, agree = self.config, self.processes.agree
+        every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
+        live = live_rows(rows) if config.beta == 0.0 and config.entropy_coef == 0.0 else every
+        self.teaches |= bool(agree(int(live.any())))
+        computed = live if config.skip_zero_advantage else every
+        return sub_chunks(rows, computed, config.rows_per_forward, config.tokens_per_forward, agree)
 
     def _chunk_loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
         """Returns TRL's loss and the added terms, as means over the same global tokens."""
