@@ -222,9 +222,14 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
     skip_zero_advantage: bool = option(
         True,
-        "Leave out what can't change the update: rows without advantage (with beta=0, no entropy bonus and "
-        "no auxiliary loss), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are "
+        "Leave out what can't change the update: rows without advantage that no auxiliary loss teaches (with beta=0 "
+        "and no entropy bonus), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are "
         "then means over what is left.",
+    )
+    spread_categories: bool = option(
+        False,
+        "Order an epoch's tasks so that each round has its share of each value of the dataset column category, where "
+        "there is one. By default the order is TRL's, of chance.",
     )
     share_prefixes: bool = option(
         True,

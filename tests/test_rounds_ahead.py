@@ -103,15 +103,17 @@ def test_what_it_needs_is_said_at_once(tmp_path: Path, options: dict[str, Any], 
 # Which tasks come next
 
 
+@pytest.mark.parametrize("kinds", ["", "aababbaabab"])
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(
     ("steps", "iterations", "accumulated"), [(1, 1, 1), (4, 1, 4), (2, 2, 1), (2, 1, 4), (1, 1, 2)]
 )
 def test_tasks_are_known_before_the_data_loader_gives_them(
-    processes: int, steps: int, iterations: int, accumulated: int
+    processes: int, steps: int, iterations: int, accumulated: int, kinds: str
 ) -> None:
     """Over epochs, with a part of the tasks left over in each, and updates that end with an epoch."""
     order = EpochSampler(toy_dataset(11), 4, 4, steps * iterations, True, 3)
+    order.kinds = kinds
     local, batches = 16 // processes, steps * iterations
     given, updates = [], []  # of each round, with the number of its first update
     for epoch in range(3):

@@ -103,8 +103,10 @@ SMOLLM2: dict[str, Any] = {
     "lora_target_modules": ["all-linear"],
     "learning_rate": 5e-4,
     "num_iterations": 2,
-    "num_generations": 6,
-    "tasks_per_round": 4,
+    "updates_per_round": 4,  # a rule that differs by category is learnt after some 20 steps
+    "spread_categories": True,
+    "num_generations": 4,
+    "tasks_per_round": 6,
     "eval_temperature": 1.0,  # that of rounds: at 0.4 a slight preference of the first policy decides most episodes
     "tokens_per_forward": 1024,
     "scoring_tokens": 1024,

@@ -33,6 +33,7 @@ from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
 from alignopsd_trl.runs.progress import duration
+from alignopsd_trl.training.order import spread
 
 IGNORED = -100
 PROMPT_WEIGHT, PROMPTS_FIRST = 0.25, 0.3
@@ -157,19 +158,11 @@ class SimilarLengths(Sampler[int]):
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        for near in torch.tensor(self._spread()).split(self.window):
+        order = torch.randperm(len(self.lengths), generator=self.draw).tolist()
+        for near in torch.tensor(spread(order, self.kinds)).split(self.window):
             batches = torch.tensor(sorted(near.tolist(), key=self.lengths.__getitem__)).split(self.batch_size)
             for number in torch.randperm(len(batches), generator=self.draw):
                 yield from batches[number].tolist()
-
-    def _spread(self) -> list[int]:
-        """Returns all rows in an order of chance in which those of a kind have equal distances."""
-        places = torch.zeros(len(self.lengths))
-        for kind in dict.fromkeys(self.kinds):
-            rows = torch.tensor([number for number, one in enumerate(self.kinds) if one == kind])
-            first = torch.rand(1, generator=self.draw)
-            places[rows] = (torch.randperm(len(rows), generator=self.draw) + first) / len(rows)
-        return places.argsort().tolist()
 
 
 class WarmStartTrainer(SFTTrainer):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,15 +12,30 @@ from transformers import TrainerCallback
 from trl.trainer.utils import RepeatSampler
 
 
+def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
+    """Returns rows in an order in which those of each kind have equal distances, and keep their order.
+
+    Args:
+        order: the rows.
+        kinds: the kind of each row, by its number.
+    """
+    counts, seen, places = Counter(kinds[row] for row in order), Counter[Hashable](), {}
+    for row in order:
+        places[row] = (seen[kinds[row]] + 0.5) / counts[kinds[row]]
+        seen[kinds[row]] += 1
+    return sorted(order, key=places.__getitem__)
+
+
 class EpochSampler(RepeatSampler):
     """TRL's sampler, which draws a new order per iteration, with the epoch set: a run that resumes in the third epoch
-    gets the third order instead of the first."""
+    gets the third order instead of the first. Tasks are spread over ``kinds`` if there are any."""
 
     epoch = 0
+    kinds: Sequence[Hashable] = ()
 
     @classmethod
-    def like(cls, sampler: Any) -> EpochSampler:
-        return cls(
+    def like(cls, sampler: Any, kinds: Sequence[Hashable] = ()) -> EpochSampler:
+        made = cls(
             sampler.data_source,
             sampler.mini_repeat_count,
             sampler.batch_size,
@@ -27,13 +43,20 @@ class EpochSampler(RepeatSampler):
             sampler.shuffle,
             sampler.seed,
         )
+        made.kinds = kinds
+        return made
 
     def __iter__(self) -> Iterator[int]:
         if self.shuffle and self.seed is not None:
             self.generator.manual_seed(self.seed)
             for _ in range(self.epoch):
                 torch.randperm(self.num_samples, generator=self.generator)
-        return super().__iter__()
+        if not (self.kinds and self.shuffle):
+            return super().__iter__()
+        copy = torch.Generator().set_state(self.generator.get_state())
+        order = torch.randperm(self.num_samples, generator=copy).tolist()  # as TRL is about to draw it
+        placed = dict(zip(order, spread(order, self.kinds), strict=True))
+        return map(placed.__getitem__, super().__iter__())
 
 
 class Upcoming:
@@ -79,7 +102,7 @@ class Upcoming:
         if self._known[0] != epoch:
             order = self._order
             once = EpochSampler(order.data_source, 1, order.batch_size, 1, order.shuffle, order.seed)
-            once.epoch = epoch
+            once.epoch, once.kinds = epoch, order.kinds
             self._known = epoch, list(once)
         return self._known[1]
 

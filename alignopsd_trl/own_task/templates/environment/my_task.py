@@ -31,7 +31,7 @@ class MyTask(PlainEnvironment):
         self.towards = {tuple(room): tuple(nearer) for room, nearer in doors}
         self.room, self.exit, self.builders = tuple(start), tuple(exit), builders
         self.visits = {self.room: 1}
-        return Opening(self._shown(), f"Leave the maze of the {builders}.", self._actions(), category=builders)
+        return Opening(self._shown(), f"Leave the maze of the {builders}.", self._actions())
 
     def step(self, action):
         valid = action in self._actions()
@@ -84,7 +84,8 @@ def maze(number):
         if other in rooms and other not in inside:
             inside.append(other)
             doors.append([other, room])
-    return {"doors": doors, "start": draw.choice(inside[1:]), "exit": inside[0], "builders": draw.choice(list(SIGNS))}
+    start, builders = draw.choice(inside[1:]), draw.choice(list(SIGNS))
+    return {"doors": doors, "start": start, "exit": inside[0], "builders": builders, "category": builders}
 
 
 def rows(split):

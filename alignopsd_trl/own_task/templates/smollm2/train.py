@@ -16,8 +16,8 @@ PRESET = {
     "model_name_or_path": str(HERE / "policy"),  # or a hub id
     "max_prompt_length": 512,
     "max_completion_length": 64,  # of one turn
-    "tasks_per_round": 4,
-    "num_generations": 6,  # siblings a task
+    "tasks_per_round": 6,
+    "num_generations": 4,  # siblings a task
     "rounds": 4,
     "panel_limit": 40,
 }
