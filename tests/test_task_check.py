@@ -288,3 +288,14 @@ def test_a_player_that_never_wins_is_wrong() -> None:
 
     played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
     assert [one.ruins for one in contest.findings(played)][0]
+
+
+@pytest.mark.parametrize(("column", "word"), [("category", ""), ("house", "a column category")])
+def test_categories_that_no_row_names_are_named(column: str, word: str) -> None:
+    from alignopsd_trl.environments.base import Opening
+    from alignopsd_trl.own_task.starting import faults
+    from alignopsd_trl.rollout import no_skills
+
+    rows = [{"task_id": str(number), column: "ab"[number % 2]} for number in range(4)]
+    opened = [(row, Opening(row["task_id"], "play", (), category=row[column])) for row in rows]
+    assert [word in one.text for one in faults(rows, opened, no_skills)] == [True] * bool(word)

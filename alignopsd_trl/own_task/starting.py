@@ -36,8 +36,8 @@ def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
 
 
 def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator[Finding]:
-    """Yields findings about tasks that don't open, skills that fail, tasks that are one, and tasks left out for lack of
-    time."""
+    """Yields findings about tasks that don't open, skills that fail, tasks that are one, categories that no row names,
+    and tasks left out for lack of time."""
     closed = [(row, one) for row, one in opened if isinstance(one, Failure)]
     asked = [(row, skill_of(skills, one, row)) for row, one in opened if isinstance(one, Opening)]
     yield from _failed(FAILED_RESET, closed, len(opened), "mend reset()")
@@ -51,6 +51,14 @@ def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator
             "tasks",
             f"all {len(rows)} tasks are one: their columns are equal and they open alike; the columns must differ, or "
             "reset() draw from 'seed'",
+            ruins=False,
+        )
+    kinds = {one.category for _, one in opened if isinstance(one, Opening)}
+    if len(kinds) > 1 and "category" not in rows[0]:
+        yield Finding(
+            "category",
+            f"tasks open in {len(kinds)} categories, which no row names; give the rows a column category, so that "
+            "spread_categories can give each round its share of each",
             ruins=False,
         )
 
