@@ -5,10 +5,9 @@
     python recipes/hops_smollm.py --method grpo --output_dir outputs/hops_smollm_grpo
 
 The first command also makes the policy that both start from, on what a scripted reader says, in a third of the
-episodes under the skill: 48 updates, 910 CPU seconds of one thread, 9.4 GB. It wins 50 % of 40 test questions with
-skills in its prompt and 30 % without, and after six rounds of GRPO (615 CPU seconds) 65 %, +35.0 [+17.5, +52.5] by
-task (seed 0; the warm start in two parts). The first command's distribution of the frozen first policy was run with
-larger steps only, without a gain (research/results/own_task/hops_smollm*.json).
+episodes under the skill: 48 updates, 415 CPU seconds of one thread. It wins 37.5 % of 40 test questions; after six
+rounds the second command won 62.5 and 52.5 % (+25.0 [+2.5, +47.5] and +15.0 [-2.5, +32.5] by task, seeds 0 and 1), the
+first 47.5 and 50.0 % in twice the time (research/results/own_task/hops_smollm_small_steps.json).
 """
 
 from alignopsd_trl.launch.presets import SMOLLM2
@@ -32,9 +31,7 @@ PRESET = {
     "distribution_coefficient": 10.0,
     "updates_per_round": 2,
     "learning_rate": 2e-4,  # 5e-4 takes GRPO's policy apart: 0.02 nats a token in a step
-    "tasks_per_round": 6,
-    "num_generations": 4,
-    "rounds": 8,
+    "rounds": 6,
     "panel_limit": 40,
     "output_dir": "outputs/hops_smollm",
 }

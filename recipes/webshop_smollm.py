@@ -35,8 +35,6 @@ PRESET = {
     "distribution_coefficient": 10.0,
     "updates_per_round": 2,
     "learning_rate": 2e-4,
-    "tasks_per_round": 6,
-    "num_generations": 4,
     "rounds": 4,
     "panel_limit": 40,
     "output_dir": "outputs/webshop_smollm",

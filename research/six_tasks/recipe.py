@@ -3,9 +3,7 @@
     python research/six_tasks/recipe.py TASK [--method grpo] [--seed 1] ...
 
 Half of the demonstrations are played under the skill, so that the first policy reads it; then the policy without the
-skill follows the frozen first policy with it, or learns by GRPO. A round has six tasks of four siblings, and small
-steps, which taught Search-QA hops: with four tasks of two kinds a policy swings between the kinds. The settings are
-the same for all six tasks.
+skill follows the frozen first policy with it, or learns by GRPO. The settings are the same for all six tasks.
 """
 
 import sys
@@ -29,11 +27,7 @@ def preset(task):
         "max_prompt_length": 320,
         "max_completion_length": 96,
         "skill_tokens": 48,
-        "tasks_per_round": 6,
-        "num_generations": 4,
-        "updates_per_round": 2,
-        "rounds": 8,
-        "learning_rate": 2e-4,
+        "rounds": 5,
         "teacher_model_kind": "base",
         "auxiliary_loss": "distribution",
         "distribution_coefficient": 10.0,
