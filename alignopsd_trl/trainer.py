@@ -502,7 +502,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.rollouts.close()
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
-        sampler = super()._get_train_sampler(dataset)
+        sampler: Any = super()._get_train_sampler(dataset)
         spread = self.args.spread_categories and "category" in sampler.data_source.column_names
         self._order = EpochSampler.like(sampler, sampler.data_source["category"] if spread else ())
         accumulated, group = self.args.gradient_accumulation_steps, self.processes

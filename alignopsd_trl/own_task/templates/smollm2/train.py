@@ -14,6 +14,9 @@ PRESET = {
     **SMOLLM2,  # two cores; a node takes its own: learning rate, vLLM, ...
     "environment": "my_task",
     "model_name_or_path": str(HERE / "policy"),  # or a hub id
+    "teacher_model_kind": "base",  # the policy follows what the first policy says under the skill
+    "auxiliary_loss": "distribution",
+    "distribution_coefficient": 10.0,
     "max_prompt_length": 512,
     "max_completion_length": 64,  # of one turn
     "tasks_per_round": 6,
