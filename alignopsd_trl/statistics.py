@@ -8,13 +8,14 @@
 | tasks of a round, each with several episodes | Wilson with the episodes' effective number (`share_of_tasks`) |
 | episodes of a panel | Wilson for shares, bootstrap for means (`wilson`, `bootstrap_mean`) |
 
-All intervals are 95 %, and all draws are the same in every call.
+All intervals are 95 %, and all draws are the same in every call. `spread` orders rows of several kinds evenly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -213,3 +214,17 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     drawn = np.random.default_rng(0).integers(len(values), size=(EPISODE_DRAWS, len(values)))
     low, high = np.quantile(np.asarray(values, dtype=np.float64)[drawn].mean(axis=1), [TAIL, 1 - TAIL]).tolist()
     return low, high
+
+
+def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
+    """Returns rows in an order in which those of each kind have equal distances, and keep their order.
+
+    Args:
+        order: the rows.
+        kinds: the kind of each row, by its number.
+    """
+    counts, seen, places = Counter(kinds[row] for row in order), Counter[Hashable](), {}
+    for row in order:
+        places[row] = (seen[kinds[row]] + 0.5) / counts[kinds[row]]
+        seen[kinds[row]] += 1
+    return sorted(order, key=places.__getitem__)

@@ -33,7 +33,7 @@ from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
 from alignopsd_trl.runs.progress import duration
-from alignopsd_trl.training.order import spread
+from alignopsd_trl.statistics import spread
 
 IGNORED = -100
 PROMPT_WEIGHT, PROMPTS_FIRST = 0.25, 0.3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
@@ -11,19 +10,7 @@ import torch
 from transformers import TrainerCallback
 from trl.trainer.utils import RepeatSampler
 
-
-def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
-    """Returns rows in an order in which those of each kind have equal distances, and keep their order.
-
-    Args:
-        order: the rows.
-        kinds: the kind of each row, by its number.
-    """
-    counts, seen, places = Counter(kinds[row] for row in order), Counter[Hashable](), {}
-    for row in order:
-        places[row] = (seen[kinds[row]] + 0.5) / counts[kinds[row]]
-        seen[kinds[row]] += 1
-    return sorted(order, key=places.__getitem__)
+from alignopsd_trl.statistics import spread
 
 
 class EpochSampler(RepeatSampler):
