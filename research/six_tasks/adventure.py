@@ -17,7 +17,7 @@ class Adventure(PlainEnvironment):
         self.castle, self.lock, self.carried, self.keys = castle, LOCKS[castle], "", dict(keys)
         self.room, self.left = "hall", ""  # where it is, and which of the rooms it left last
         self.ways = {"hall": tuple(self.keys)} | {room: ("hall",) for room in self.keys}
-        return Opening(self._shown(), f"Open the chest of {castle}.", self._actions(), category=castle)
+        return Opening(self._shown(), f"Open the chest of {castle}.", self._actions())
 
     def step(self, action):
         valid, verb, last = action in self._actions(), action.split(" ")[0], action.split(" ")[-1]
@@ -66,7 +66,7 @@ def skill(task_text, row):
 
 
 def suite(**options):
-    return suite_of("adventure", Adventure, make, LOCKS, "adventure:skill")
+    return suite_of("adventure", Adventure, make, LOCKS, "adventure:skill", "castle")
 
 
 def play(view, environment, skill, draw):

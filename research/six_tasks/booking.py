@@ -18,7 +18,7 @@ class Booking(PlainEnvironment):
         self.inn, self.wanted = inn, {"people": str(people), "day": day, "hour": hour}
         self.known = {slot: self.wanted[slot] for slot in said}
         text = ", ".join(f"{slot} {value}" for slot, value in self.known.items())
-        return Opening("Guest: A table, please.", f"Book at the {inn}: {text}.", category=inn)
+        return Opening("Guest: A table, please.", f"Book at the {inn}: {text}.")
 
     @property
     def seats(self):
@@ -53,7 +53,7 @@ def skill(task_text, row):
 
 
 def suite(**options):
-    return suite_of("booking", Booking, make, RULES, "booking:skill")
+    return suite_of("booking", Booking, make, RULES, "booking:skill", "inn")
 
 
 def play(view, environment, skill, draw):

@@ -25,7 +25,7 @@ class Cards(PlainEnvironment):
         self.house, self.trump, self.deck, self.hand = house, TRUMPS[house], list(deck), deck[:HAND]
         self.next, self.tricks, self.played, self.lead = HAND, 0, 0, ""
         self._deal()
-        return Opening(self._shown(), f"Win three tricks in house {house}.", self._actions(), category=house)
+        return Opening(self._shown(), f"Win three tricks in house {house}.", self._actions())
 
     def step(self, action):
         valid = action in self._actions()
@@ -74,7 +74,7 @@ def skill(task_text, row):
 
 
 def suite(**options):
-    return suite_of("cards", Cards, make, TRUMPS, "cards:skill")
+    return suite_of("cards", Cards, make, TRUMPS, "cards:skill", "house")
 
 
 def play(view, environment, skill, draw):

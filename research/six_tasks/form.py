@@ -20,7 +20,7 @@ class Form(PlainEnvironment):
         self.right = {"name": name, "town": town, "date": self.dates[OFFICES[office]]}
         self.text = f"{letter}. I sold my house in {town} on {sale}. Yours, {name}"
         self.filled = {}
-        return Opening(self._shown(), f"Fill the form of the {office}: name, town, date.", category=office)
+        return Opening(self._shown(), f"Fill the form of the {office}: name, town, date.")
 
     def step(self, action):
         field, colon, value = action.partition(": ")
@@ -60,7 +60,7 @@ def skill(task_text, row):
 
 
 def suite(**options):
-    return suite_of("form", Form, make, OFFICES, "form:skill")
+    return suite_of("form", Form, make, OFFICES, "form:skill", "office")
 
 
 def play(view, environment, skill, draw):

@@ -9,12 +9,14 @@ from alignopsd_trl.environments import Suite, TaskPanel
 SPLITS = {"train": (0, 1024), "test": (10_000, 100)}
 
 
-def suite_of(name, factory, make, categories, skill):
-    """Makes a suite whose row n is ``make(random.Random(n))``; ``skill`` is a function of task text and row."""
+def suite_of(name, factory, make, categories, skill, kind):
+    """Makes a suite whose row n is ``make(random.Random(n))``, whose column ``kind`` is its category; ``skill`` is a
+    function of task text and row."""
 
     def rows(split):
         first, count = SPLITS[split]
-        return [{"task_id": f"{name}/{split}/{n}", **make(random.Random(first + n))} for n in range(count)]
+        made = [make(random.Random(first + n)) for n in range(count)]
+        return [{"task_id": f"{name}/{split}/{n}", "category": one[kind], **one} for n, one in enumerate(made)]
 
     return Suite(
         name=name,

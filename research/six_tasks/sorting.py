@@ -14,7 +14,7 @@ class Sorting(PlainEnvironment):
 
     def reset(self, guild, stones, **columns):
         self.order, self.stones = ORDERS[guild], list(stones)
-        return Opening(self._shown(), f"Order the stones of the {guild}, then say done.", category=guild)
+        return Opening(self._shown(), f"Order the stones of the {guild}, then say done.")
 
     def step(self, action):
         words = action.split()
@@ -45,7 +45,7 @@ def skill(task_text, row):
 
 
 def suite(**options):
-    return suite_of("sorting", Sorting, make, ORDERS, "sorting:skill")
+    return suite_of("sorting", Sorting, make, ORDERS, "sorting:skill", "guild")
 
 
 def play(view, environment, skill, draw):
