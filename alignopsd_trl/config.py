@@ -229,7 +229,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     spread_categories: bool = option(
         False,
         "Order an epoch's tasks so that each round has its share of each value of the dataset column category, where "
-        "there is one. By default the order is TRL's, of chance.",
+        "there is one and shuffle_dataset is on. By default the order is TRL's, of chance.",
     )
     share_prefixes: bool = option(
         True,

@@ -502,9 +502,10 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.rollouts.close()
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
-        sampler: Any = super()._get_train_sampler(dataset)
-        spread = self.args.spread_categories and "category" in sampler.data_source.column_names
-        self._order = EpochSampler.like(sampler, sampler.data_source["category"] if spread else ())
+        self._order = EpochSampler.like(super()._get_train_sampler(dataset))
+        rows: Any = self._order.data_source
+        if self.args.spread_categories and "category" in rows.column_names:
+            self._order.kinds = rows["category"]
         accumulated, group = self.args.gradient_accumulation_steps, self.processes
         self._upcoming = Upcoming(self._order, accumulated, group.process, group.processes)
         return self._order

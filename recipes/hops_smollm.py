@@ -7,7 +7,8 @@
 The first command also makes the policy that both start from, on what a scripted reader says, in a third of the
 episodes under the skill: 48 updates, 415 CPU seconds of one thread. It wins 37.5 % of 40 test questions; after six
 rounds the second command won 62.5 and 52.5 % (+25.0 [+2.5, +47.5] and +15.0 [-2.5, +32.5] by task, seeds 0 and 1), the
-first 47.5 and 50.0 % in twice the time (research/results/own_task/hops_smollm_small_steps.json).
+first 47.5 and 50.0 % in twice the time, both with questions in an order of chance
+(research/results/own_task/hops_smollm_small_steps.json).
 """
 
 from alignopsd_trl.launch.presets import SMOLLM2

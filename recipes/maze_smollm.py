@@ -7,7 +7,7 @@
 The first command also makes the policy that both start from: 48 updates on what a scripted player does without the
 skill. Then adapters are trained for eight rounds of 24 episodes. After four (`--rounds 4`) success on 40 test mazes had
 gone from 25 to 87.5 % (+62.5 [+47.5, +77.5] by task, seed 1 here and in `START`) and from 60 to 100 % (+40.0 [+25.0,
-+55.0], seed 2), in 460 and 412 CPU seconds of one thread (research/results/own_task/steps.json). The maze hides one
++55.0], seed 2), in 477 and 430 CPU seconds of one thread (research/results/own_task/steps.json). The maze hides one
 bit, which a first policy may have by luck.
 """
 

@@ -7,8 +7,8 @@
 The first command also makes the policy that both start from: a scripted shopper demonstrates, the model learns
 from the episodes that it won. Then adapters follow the frozen first policy with the skill in its prompt. On one thread
 that takes 71 minutes and leads from 20.0 to 30.0 % of 40 test tasks, +10.0 [-7.5, +27.5], and from 58.7 to 72.2 % of
-the score, +13.6 [-0.9, +26.8] (one seed; research/results/own_task/webshop_smollm.json). On one GPU, by arithmetic (128
-episodes of 5 turns are 180,000 tokens a round, half a minute), not by a run:
+the score, +13.6 [-0.9, +26.8] (one seed, tasks by chance; research/results/own_task/webshop_smollm.json). On one GPU,
+by arithmetic (128 episodes of 5 turns are 180,000 tokens a round, half a minute), not by a run:
 
     python recipes/webshop_smollm.py --use_cpu False --tasks_per_round 16 --num_generations 8 --rounds 48
 """

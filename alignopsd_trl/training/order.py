@@ -21,8 +21,8 @@ class EpochSampler(RepeatSampler):
     kinds: Sequence[Hashable] = ()
 
     @classmethod
-    def like(cls, sampler: Any, kinds: Sequence[Hashable] = ()) -> EpochSampler:
-        made = cls(
+    def like(cls, sampler: Any) -> EpochSampler:
+        return cls(
             sampler.data_source,
             sampler.mini_repeat_count,
             sampler.batch_size,
@@ -30,8 +30,6 @@ class EpochSampler(RepeatSampler):
             sampler.shuffle,
             sampler.seed,
         )
-        made.kinds = kinds
-        return made
 
     def __iter__(self) -> Iterator[int]:
         if self.shuffle and self.seed is not None:

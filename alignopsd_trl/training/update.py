@@ -27,7 +27,8 @@ Rows = dict[str, torch.Tensor]
 @dataclass(eq=False)
 class Update(TrainerCallback):
     """The loss of an update: TRL's loss, the method's auxiliary loss and the entropy bonus. A step whose rows add
-    nothing to the gradient leaves the weights as they are; the optimiser's momentum would move them on.
+    nothing to the gradient leaves the weights as they are; the optimiser's momentum would move them on. DeepSpeed's
+    engine, which steps by itself, still does.
 
     Args:
         policy: computes TRL's loss.
