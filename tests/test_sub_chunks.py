@@ -123,6 +123,22 @@ def test_a_step_that_teaches_nothing_leaves_the_weights_to_no_momentum(tmp_path:
     assert difference(weights[0], weights[1]) == difference(weights[1], weights[2]) == 0.0
 
 
+def test_a_step_is_as_long_as_the_share_of_its_tokens_that_teach(tmp_path: Path) -> None:
+    moved, shares = [], []
+    for scaled in (False, True):
+        options: dict[str, Any] = {"learning_rate": 1e-3, "lr_scheduler_type": "constant", "scale_steps": scaled}
+        trainer = make_trainer(tmp_path / str(scaled), factory=FewWin, **options)
+        start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+        trainer.train()
+        moved.append({name: value - start[name] for name, value in trainer.model.state_dict().items()})
+        rows, tokens = trainer.seen_rows[0], trainer.seen_rows[0]["completion_mask"].sum(1)
+        shares.append(float(tokens[rows["advantages"].any(1)].sum() / tokens.sum()))
+        assert all(group["lr"] == pytest.approx(1e-3) for group in trainer.optimizer.param_groups)
+    assert 0 < shares[0] == shares[1] < 1
+    for name, whole in moved[0].items():
+        assert torch.allclose(moved[1][name], shares[0] * whole, atol=1e-7)
+
+
 def test_a_residual_keeps_a_row(tmp_path: Path) -> None:
     trainer, counts = _run(tmp_path, invalid_action_penalty=0.1)
     expected = sum(int((rows["advantages"] != 0).any(1).sum()) for rows in trainer.seen_rows)

@@ -85,6 +85,23 @@ def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
     assert "" in shown and any(shown)
 
 
+def test_a_first_policy_learns_to_read_the_texts_of_its_teacher(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.first_policy import first_policy
+
+    learnt = []
+
+    def seen(model: Any, tokenizer: Any, rows: Any, *more: Any) -> None:
+        learnt.extend(rows)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(supervised, "train", seen)
+    with pytest.raises(KeyboardInterrupt):
+        first_policy("maze", "made", ["--privileged", "sibling_action"], episodes=64)
+    told = [row for row in learnt if "a better attempt did: go" in row["prompt"][-1]["content"]]
+    assert 0 < len(told) < len(learnt) and all(row["skilled"] for row in told)
+
+
 def test_held_out_turns_are_of_other_tasks() -> None:
     from alignopsd_trl.own_task.supervised import held_out
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
 from alignopsd_trl.config import AlignOPSDConfig
@@ -35,7 +36,8 @@ class Update(TrainerCallback):
         drift: measures the policy's drift from the log-probs.
 
     Attributes:
-        teaches: whether a row of this step, on any process, adds to the gradient.
+        taught: tokens of this step's rows that add to the gradient, and all its tokens, on this process.
+        share: of this step's tokens, on all processes, that add to the gradient.
     """
 
     policy: TrainedPolicy
@@ -44,12 +46,33 @@ class Update(TrainerCallback):
     method: Method
     processes: ProcessGroup
     drift: Drift
-    teaches: bool = False
+    taught: torch.Tensor | None = None
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.config.scale_steps and self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+            raise ValueError(
+                "scale_steps=True would change nothing under DeepSpeed, whose engine steps by itself; set it to False, "
+                "or use DDP or FSDP2"
+            )
 
     def on_pre_optimizer_step(self, *given: Any, optimizer: Any, **also: Any) -> None:
-        if not self.teaches:
+        assert self.taught is not None, "a step follows a loss"
+        live, every = self.processes.total(self.taught).tolist()
+        self.taught, self.share = None, live / max(every, 1)
+        if not live:
             optimizer.zero_grad(set_to_none=True)
-        self.teaches = False
+        elif self.config.scale_steps:
+            self._lengthen(optimizer, self.share)
+
+    def on_optimizer_step(self, *given: Any, optimizer: Any, **also: Any) -> None:
+        if self.share and self.config.scale_steps:
+            self._lengthen(optimizer, 1 / self.share)
+
+    @staticmethod
+    def _lengthen(optimizer: Any, factor: float) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] *= factor
 
     def loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
         """Returns the loss of a micro-batch, of which only the last sub-chunk still lacks its backward pass.
@@ -73,7 +96,9 @@ class Update(TrainerCallback):
         config, agree = self.config, self.processes.agree
         every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
         live = live_rows(rows) if config.beta == 0.0 and config.entropy_coef == 0.0 else every
-        self.teaches |= bool(agree(int(live.any())))
+        tokens = (rows["completion_mask"] * rows["tool_mask"]).sum(1)
+        counted = torch.stack([tokens[live].sum(), tokens.sum()])
+        self.taught = counted if self.taught is None else self.taught + counted
         computed = live if config.skip_zero_advantage else every
         return sub_chunks(rows, computed, config.rows_per_forward, config.tokens_per_forward, agree)
 
