@@ -106,7 +106,6 @@ SMOLLM2: dict[str, Any] = {
     "updates_per_round": 4,  # a rule that differs by category is learnt after some 20 steps
     "spread_categories": True,
     "scale_steps": True,  # a step for one group that still differs would be as long as one for all
-    "teach_solved": False,  # by then the teacher, the first policy with the skill, wins less often
     "num_generations": 4,
     "tasks_per_round": 6,
     "eval_temperature": 1.0,  # that of rounds: at 0.4 a slight preference of the first policy decides most episodes

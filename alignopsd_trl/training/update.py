@@ -28,8 +28,8 @@ Rows = dict[str, torch.Tensor]
 @dataclass(eq=False)
 class Update(TrainerCallback):
     """The loss of an update: TRL's loss, the method's auxiliary loss and the entropy bonus. A step whose rows add
-    nothing to the gradient leaves the weights as they are; the optimiser's momentum would move them on. DeepSpeed's
-    engine, which steps by itself, still does.
+    nothing to the gradient leaves the weights as they are; the optimiser's momentum would move them on. With
+    ``scale_steps`` a step is as long as the share of its tokens that add to it. DeepSpeed's engine steps by itself.
 
     Args:
         policy: computes TRL's loss.
