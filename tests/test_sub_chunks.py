@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from fakes.sweeps import mostly_full
 from fakes.toy import ToyEnvironment
 from fakes.trainers import difference, losses, make_trainer
@@ -137,6 +139,13 @@ def test_a_step_is_as_long_as_the_share_of_its_tokens_that_teach(tmp_path: Path)
     assert 0 < shares[0] == shares[1] < 1
     for name, whole in moved[0].items():
         assert torch.allclose(moved[1][name], shares[0] * whole, atol=1e-7)
+
+
+def test_steps_of_deepspeeds_engine_are_not_scaled_in_silence(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, scale_steps=True)
+    accelerator = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)
+    with pytest.raises(ValueError, match="scale_steps=True would change nothing under DeepSpeed"):
+        replace(trainer.update, accelerator=accelerator)
 
 
 def test_a_residual_keeps_a_row(tmp_path: Path) -> None:
