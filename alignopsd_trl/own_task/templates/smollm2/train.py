@@ -21,7 +21,7 @@ PRESET = {
     "max_completion_length": 64,  # of one turn
     "tasks_per_round": 6,
     "num_generations": 4,  # siblings a task
-    "rounds": 4,
+    "rounds": 8,
     "panel_limit": 40,
 }
 
