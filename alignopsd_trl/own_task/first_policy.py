@@ -40,7 +40,8 @@ def first_policy(
         episodes: number of episodes that the scripted player demonstrates.
         player, won_only, skilled_share: as in `alignopsd demonstrate`.
         preset: the recipe's settings, by default those of the task's ``train.py``. Lengths and encoder count, and
-            ``privileged``, also of the command line: the policy learns to read its teacher's texts.
+            ``privileged``, also of the command line: the policy learns to read its teacher's texts. Conversations are
+            demonstrated under the skill, since these texts can't be.
     """
     words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
     given = [word.partition("=")[0] for word in words]
@@ -54,6 +55,7 @@ def first_policy(
             )
         from alignopsd_trl.launch.arguments import parse
         from alignopsd_trl.own_task.demonstrations import demonstrate
+        from alignopsd_trl.own_task.dialogues import converses
         from alignopsd_trl.own_task.players import Scripted, scripted
         from alignopsd_trl.own_task.task import find_task
         from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, sample, told, warm_start, what_it_can
@@ -72,7 +74,7 @@ def first_policy(
             encoder=encoder,
             won_only=won_only,
             skilled_share=skilled_share,
-            privileged=asked.privileged,
+            privileged=None if converses(known.preset) else asked.privileged,
         )
         print(found.told(), flush=True)
         made = warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))

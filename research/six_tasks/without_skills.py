@@ -1,7 +1,9 @@
 """Makes a first policy of one of the six tasks that reads its skill, and the texts of `sibling_action` as well.
 
-python research/six_tasks/without_skills.py TASK FOLDER
-python research/six_tasks/recipe.py TASK --model FOLDER --privileged sibling_action
+    python research/six_tasks/without_skills.py TASK FOLDER
+    python research/six_tasks/recipe.py TASK --model FOLDER --privileged sibling_action --rounds 4 --panel_limit 100
+
+The second command trains it under these texts; with `--method grpo` in place of them it is the comparison.
 """
 
 import random
