@@ -102,8 +102,7 @@ SMOLLM2: dict[str, Any] = {
     "lora_alpha": 32,
     "lora_target_modules": ["all-linear"],
     "learning_rate": 5e-4,
-    "num_iterations": 2,
-    "updates_per_round": 4,  # a rule that differs by category is learnt after some 20 steps
+    "updates_per_round": 8,  # a rule that differs by category is learnt after some 20 steps
     "spread_categories": True,
     "scale_steps": True,  # a step for one group that still differs would be as long as one for all
     "num_generations": 4,
