@@ -135,6 +135,7 @@ def test_a_recipe_looks_at_its_task_before_it_starts(
     [
         ("def suite(", "def suite((", "importing 'maze' failed with SyntaxError"),
         ('{"doors": doors,', '{"card": [7, "hearts"], "doors": doors,', "maze.py, line "),  # of columns of one type
+        ('{"doors": doors,', '{"seed": 7, "doors": doors,', "'seed', which reset() gets from the trainer"),
     ],
 )
 def test_code_that_fails_is_told_without_a_traceback(

@@ -19,6 +19,7 @@ from datasets import Dataset
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.sessions import check_sessions
+from alignopsd_trl.checks.tasks import refuse_given
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
@@ -166,9 +167,8 @@ def _rows(run: Intended) -> None:
     if run.tasks is None or (run.columns is not None and "task_id" not in run.columns):
         names = None if run.columns is None else list(run.columns)
         raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
-    taken = {"seed", "dynamics_seed"} & set(run.columns or ())
-    if taken and run.own_environment:
-        raise ValueError(f"train_dataset has a column {max(taken)!r}, which reset() gets from the trainer; rename it")
+    if run.own_environment:
+        refuse_given(run.columns or (), "train_dataset")
     ids = list(run.tasks["task_id"]) if isinstance(run.tasks, Dataset) else []
     if None in ids:
         raise ValueError(f"train_dataset: row {ids.index(None)} has no task_id; give each task one of its own")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,13 @@ SIBLINGS = 4
 FAILED_RESET = "failed reset"
 FATAL = ("siblings", "reset", "random numbers")
 """Findings of these kinds end any run; others cost episodes or learning."""
+
+
+def refuse_given(columns: Iterable[str], where: str) -> None:
+    """Raises `ValueError` for a column that `reset` gets from the trainer, where its class is of this project's
+    convention."""
+    if taken := {"seed", "dynamics_seed"} & set(columns):
+        raise ValueError(f"{where} has a column {max(taken)!r}, which reset() gets from the trainer; rename it")
 
 
 def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

@@ -37,8 +37,9 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
     with precision():
         learn = _seconds(lambda: _learn(policy, ids)) / ids.numel()
     count, passes = episodes * turns, settings.get("num_iterations", 1)
+    scored = passes * (settings.get("updates_per_round") or 1) > 1  # the log-probs that a second step needs
     rollout = count * (prompt * read + answer * write)
-    update = count * (prompt + answer) * (passes * learn + (passes > 1) * read)
+    update = count * (prompt + answer) * (passes * learn + scored * read)
     return (
         f"a round of {episodes} episodes of {turns:.1f} turns takes about {rollout + update:.0f} s here "
         f"(rollout {rollout:.0f}, update {update:.0f}; GRPO with {model} in {'bfloat16' if fast else 'float32'})"

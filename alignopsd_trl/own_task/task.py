@@ -12,7 +12,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from alignopsd_trl.environments.adapters import OpenEnvEnvironment, as_environment
+from alignopsd_trl.checks.tasks import refuse_given
+from alignopsd_trl.environments.adapters import AdaptedEnvironment, OpenEnvEnvironment, as_environment
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import find_module, importable, load
 from alignopsd_trl.environments.panel import TaskPanel
@@ -48,7 +49,7 @@ class Task:
         """Returns the rows of a split.
 
         Raises:
-            ValueError: if there are none, or one has no ``task_id``.
+            ValueError: if there are none, one has no ``task_id``, or a column is not the task's to name.
         """
         rows = list(self.suite.tasks(split))
         if not rows:
@@ -56,6 +57,8 @@ class Task:
         bare = next((number for number, row in enumerate(rows) if not row.get("task_id")), None)
         if bare is not None:
             raise ValueError(f"task {self.name}: row {bare} of tasks({split!r}) has no task_id; give each row its own")
+        if not isinstance(self.suite.factory, AdaptedEnvironment):
+            refuse_given(rows[0], f"task {self.name}: tasks({split!r})")
         return rows
 
 

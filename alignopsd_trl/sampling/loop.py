@@ -2,7 +2,7 @@
 
 Common beginnings of prompts are encoded once, the cache is allocated for the whole response instead of being copied at
 every token, ended rows leave the batch, and the log-probs of the sampled tokens are kept. Tokens are drawn at a
-temperature alone; other ways to sample, and evaluations, use transformers' ``generate``.
+temperature alone; other ways to sample use transformers' ``generate``.
 """
 
 from __future__ import annotations

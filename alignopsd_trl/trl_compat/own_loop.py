@@ -56,7 +56,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 class OwnBackend(Backend):
-    """Samples without an engine: rounds with the project's own loop where the policy `samples_plainly`, all else with
+    """Samples without an engine: with the project's own loop where the policy `samples_plainly`, elsewhere with
     transformers' ``generate``."""
 
     def __init__(self, trainer: Trainer):

@@ -13,8 +13,8 @@ PRESET = {
     **LAPTOP,  # two cores; a node takes its own: bf16, learning rate, vLLM, ...
     "environment": "my_task",
     "model_name_or_path": str(HERE / "policy"),  # or a hub id
-    "max_prompt_length": 320,
-    "max_completion_length": 32,  # of one turn
+    "max_prompt_length": 512,
+    "max_completion_length": 64,  # of one turn
     "tasks_per_round": 8,
     "num_generations": 8,  # siblings a task
     "rounds": 8,
