@@ -30,6 +30,7 @@ PRESET = {
     "teacher_model_kind": "base",
     "auxiliary_loss": "distribution",
     "distribution_coefficient": 10.0,
+    "num_iterations": 2,
     "updates_per_round": 2,
     "learning_rate": 2e-4,  # 5e-4 takes GRPO's policy apart: 0.02 nats a token in a step
     "rounds": 6,

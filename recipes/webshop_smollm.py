@@ -33,6 +33,7 @@ PRESET = {
     "teacher_model_kind": "base",
     "auxiliary_loss": "distribution",
     "distribution_coefficient": 10.0,
+    "num_iterations": 2,
     "updates_per_round": 2,
     "learning_rate": 2e-4,
     "rounds": 4,
