@@ -79,10 +79,10 @@ FAULTS = {
     "a skill for nobody": ("maze.py", "the maze of the {builders}", "the maze of the masons", "weavers"),
     "a bank of something else": ("maze_skills.json", '"environment": "maze"', '"environment": "house"', "house"),
     "a damaged bank": ("maze_skills.json", '"schema"', "schema", "JSON"),
-    "no room for a prompt": ("train.py", '"max_prompt_length": 320', '"max_prompt_length": 60', "max_prompt_length=60"),
+    "no room for a prompt": ("train.py", '"max_prompt_length": 512', '"max_prompt_length": 60', "max_prompt_length=60"),
     "no room for a response": (
         "train.py",
-        '"max_completion_length": 32',
+        '"max_completion_length": 64',
         '"max_completion_length": 8',
         "longest response",
     ),
