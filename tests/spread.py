@@ -378,4 +378,5 @@ elif __name__ == "__main__":
                 {"down": run_down, "failing": run_failing}[name](target, one)
     if torch.distributed.is_initialized():
         torch.distributed.barrier()  # a process that leaves while the other still reads from it can crash that one
+        time.sleep(1.0)  # the other one may still read the barrier's own answer
         torch.distributed.destroy_process_group()
