@@ -58,7 +58,7 @@ class Backend(ABC):
         Args:
             temperature: of sampling; 0 decodes greedily.
             max_tokens: of a response.
-            prefixes: the cache that `prefixes` opened, while it is open.
+            prefixes: an open cache of `prefixes`; `None` if there is none.
         """
 
     def ready(self) -> AbstractContextManager[None]:
