@@ -21,7 +21,8 @@ FOLLOWED = 0.9
 LONG = 64
 """Tokens of a long response."""
 ACTION_BEGINS = ("<action>", "</think>")
-VIEWS = {"with the skill": True, "without it": False}
+SKILLED = "with the skill"
+VIEWS = {SKILLED: True, "without it": False}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ class WarmStartConfig:
         default=None,
         metadata={"help": "ends when played training tasks are won so often without the skill, such as 0.3"},
     )
+    until_read: float | None = field(
+        default=None,
+        metadata={"help": "ends when of held-out turns with the skill such a share is the player's, such as 0.95"},
+    )
     batch_size: int = field(default=16, metadata={"help": "turns of an update"})
     learning_rate: float | None = field(default=None, metadata={"help": "2e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})
     use_peft: bool = field(default=False, metadata={"help": "train LoRA adapters, which are merged at the end"})
@@ -39,8 +43,9 @@ class WarmStartConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"--{name} {value} must be a number above 0")
-        if self.until_success is not None and not 0 < self.until_success <= 1:
-            raise ValueError(f"--until_success {self.until_success} must be above 0, and 1 at most")
+        for name in ("until_success", "until_read"):
+            if (share := getattr(self, name)) is not None and not 0 < share <= 1:
+                raise ValueError(f"--{name} {share} must be above 0, and 1 at most")
         if self.max_steps == 0 or self.max_steps < -1:
             raise ValueError(f"--max_steps {self.max_steps} must be 1 or more, or -1 for --minutes")
         if self.use_peft and self.fresh:

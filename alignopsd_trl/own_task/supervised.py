@@ -28,7 +28,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
-from alignopsd_trl.own_task.agreement import Agreement, Turn, turns_of
+from alignopsd_trl.own_task.agreement import SKILLED, Agreement, Turn, turns_of
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
@@ -173,6 +173,7 @@ class WarmStartTrainer(SFTTrainer):
         fresh: whether the model starts from random weights, and so learns prompts at first.
         learnt, held: the training and the held-out rows.
         enough: plays, and returns whether the model wins often enough to end training.
+        until_read: agreement on held-out turns with the skill that ends training; `None` for none.
 
     Attributes:
         interrupted: the error of Ctrl-C or SIGTERM that ended training; else `None`.
@@ -188,8 +189,10 @@ class WarmStartTrainer(SFTTrainer):
         learnt: Sequence[Mapping[str, Any]],
         held: Sequence[Mapping[str, Any]],
         enough: Callable[[PreTrainedModel], bool] | None = None,
+        until_read: float | None = None,
         **more: Any,
     ):
+        self.until_read = until_read or math.inf
         self.budget, self.fresh, self.enough, self.next_play = budget, fresh, enough, 0.0
         self.kinds = [(bool(row.get("skilled")), not row.get("turn")) for row in learnt]
         self.held_skilled = [bool(row.get("skilled")) for row in held]
@@ -233,10 +236,14 @@ class WarmStartTrainer(SFTTrainer):
                 logits, wanted = predictions(model, hidden_states(model, inputs), ids, chosen)
             losses = functional.cross_entropy(logits, wanted, reduction="none")
             turns += turns_of(ids, chosen, losses, logits.argmax(-1) == wanted, list(islice(skilled, len(ids))))
-        metrics = {"agreement": Agreement(turns, self.processing_class), "seconds": time.monotonic() - begun}
+        agreement = Agreement(turns, self.processing_class)
+        metrics = {"agreement": agreement, "seconds": time.monotonic() - begun}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        ready = metrics["agreement"].actions >= PLAYABLE or not self.budget.improving
-        if self.enough is not None and ready and time.monotonic() >= self.next_play:
+        ready = agreement.actions >= PLAYABLE or not self.budget.improving
+        if agreement.views.get(SKILLED, 0.0) >= self.until_read:
+            print(f"the skill is read: training ends after {self.state.global_step} updates", flush=True)
+            self._end_with(model)
+        elif self.enough is not None and ready and time.monotonic() >= self.next_play:
             self._play(model, self.enough)
         return metrics
 
@@ -248,8 +255,11 @@ class WarmStartTrainer(SFTTrainer):
         self.budget.evaluated = time.monotonic()
         self.next_play = self.budget.evaluated + PLAY_REST * (self.budget.evaluated - begun)
         if done:
-            self.budget.keep(self.state, model, -math.inf)
-            self.control.should_training_stop = True
+            self._end_with(model)
+
+    def _end_with(self, model: PreTrainedModel) -> None:
+        self.budget.keep(self.state, model, -math.inf)
+        self.control.should_training_stop = True
 
     def train_and_keep_the_best(self) -> int:
         """Trains until the budget is spent or an interrupt. The model then has the weights of the lowest held-out
@@ -349,6 +359,7 @@ def train(
         learnt=learnt,
         held=held,
         enough=enough,
+        until_read=config.until_read,
     )
     longest = f"{config.max_steps} updates" if counted else f"{config.time:g} min"
     print(f"{config.model} learns from {len(learnt)} rows, {longest}{', in bfloat16' * bf16}", flush=True)

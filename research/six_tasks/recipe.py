@@ -16,7 +16,7 @@ from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 
 TASKS = ("account", "adventure", "booking", "cards", "form", "sorting")
-START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=80)
+START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=160, until_read=0.95)
 
 
 def preset(task):
