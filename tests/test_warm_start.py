@@ -385,6 +385,30 @@ def _toy(trouble: str, turns: int = 600) -> list[dict]:
     return rows
 
 
+@pytest.mark.parametrize("until", (None, 0.95))
+def test_a_warm_start_ends_when_the_skill_is_read(
+    until: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.options import WarmStartConfig
+    from alignopsd_trl.own_task.warm_start import warm_start
+
+    for name in ("EVERY", "REST"):
+        monkeypatch.setattr(supervised, name, 0.0)
+    rows = _toy("unskilled by chance", turns=40)
+    for row in rows:
+        if row["skilled"]:  # only these are all alike, so they alone can be foretold
+            row["completion"] = [{"role": "assistant", "content": "<action>w1</action>"}]
+            row["prompt"] = [{"role": "user", "content": "the skill: take w1"}]
+    made = warm_start(rows, tmp_path / "policy", WarmStartConfig(max_steps=60, until_read=until))
+    said = capsys.readouterr().out
+    read = re.search(r"^(\d+) updates: the skill is read", said, re.M)
+    assert (read is None) == (until is None)
+    assert made.updates == (60 if read is None else math.ceil(int(read[1]) / supervised.COOLED))
+    shares = [int(one) for one in re.findall(r"(\d+)% with the skill", said)]  # after each update
+    assert read is None or max(shares[: int(read[1]) - 1]) < 95 <= shares[int(read[1]) - 1]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_warm_start_that_fails_says_why(trouble: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ class WarmStartConfig:
     )
     until_read: float | None = field(
         default=None,
-        metadata={"help": "ends when of held-out turns with the skill such a share is the player's, such as 0.95"},
+        metadata={"help": "ends soon after so many held-out turns with the skill are the player's, such as 0.95"},
     )
     batch_size: int = field(default=16, metadata={"help": "turns of an update"})
     learning_rate: float | None = field(default=None, metadata={"help": "2e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})

@@ -51,6 +51,8 @@ FORWARD = 4
 """Rows of a pretrained model's forward at most; an update accumulates several, so that memory does not grow with it."""
 SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
+COOLED = 0.75
+"""Spent share of the budget, and so the low learning rate, from which training goes on once the skill is read."""
 PLAYABLE, PLAY_REST = 0.9, 2.0
 """Played is from this agreement of actions on, or when it no longer rises; so many times the play's own time apart."""
 USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
@@ -62,6 +64,8 @@ class Budget(TrainerCallback):
 
     Args:
         minutes: wall-clock time of training; `None` if the number of updates is given.
+        updates: that number.
+        until_read: agreement on held-out turns with the skill from which on training cools down to its end.
 
     Attributes:
         best: trained weights of the lowest held-out loss; empty before the first evaluation, and if the number of
@@ -71,8 +75,8 @@ class Budget(TrainerCallback):
         improving: whether the last one was better than those before.
     """
 
-    def __init__(self, minutes: float | None):
-        self.minutes = minutes
+    def __init__(self, minutes: float | None, updates: float = -1, until_read: float | None = None):
+        self.minutes, self.updates, self.until_read = minutes, updates, until_read or math.inf
         self.begun = self.said = self.evaluated = time.monotonic()
         self.cpu, self.pause, self.lowest = time.process_time(), 0.0, math.inf
         self.best, self.best_at = dict[str, Tensor](), 0
@@ -81,7 +85,7 @@ class Budget(TrainerCallback):
     def spent(self, state: TrainerState) -> float:
         """Returns the spent share of the budget."""
         if self.minutes is None:
-            return state.global_step / state.max_steps
+            return state.global_step / self.updates
         return (time.monotonic() - self.begun) / (60 * self.minutes)
 
     def on_train_begin(self, *given: Any, **_: Any) -> None:
@@ -107,6 +111,14 @@ class Budget(TrainerCallback):
         self._look(state, agreement)
         if self.minutes is not None and agreement.loss < self.lowest:
             self.keep(state, given["model"], agreement.loss)
+        if agreement.views.get(SKILLED, 0.0) >= self.until_read:
+            self.cool(state)
+
+    def cool(self, state: TrainerState) -> None:
+        """Shortens the budget to what is spent and a last part, in which the learning rate is low."""
+        self.until_read, share = math.inf, min(1.0, self.spent(state) / COOLED)
+        self.updates, self.minutes = share * self.updates, self.minutes and share * self.minutes
+        self._say(state, f"the skill is read: training cools down, {self._left(state)}")
 
     def keep(self, state: TrainerState, model: PreTrainedModel, loss: float) -> None:
         """Keeps the model's present weights as the best."""
@@ -173,7 +185,6 @@ class WarmStartTrainer(SFTTrainer):
         fresh: whether the model starts from random weights, and so learns prompts at first.
         learnt, held: the training and the held-out rows.
         enough: plays, and returns whether the model wins often enough to end training.
-        until_read: agreement on held-out turns with the skill that ends training; `None` for none.
 
     Attributes:
         interrupted: the error of Ctrl-C or SIGTERM that ended training; else `None`.
@@ -189,10 +200,8 @@ class WarmStartTrainer(SFTTrainer):
         learnt: Sequence[Mapping[str, Any]],
         held: Sequence[Mapping[str, Any]],
         enough: Callable[[PreTrainedModel], bool] | None = None,
-        until_read: float | None = None,
         **more: Any,
     ):
-        self.until_read = until_read or math.inf
         self.budget, self.fresh, self.enough, self.next_play = budget, fresh, enough, 0.0
         self.kinds = [(bool(row.get("skilled")), not row.get("turn")) for row in learnt]
         self.held_skilled = [bool(row.get("skilled")) for row in held]
@@ -208,9 +217,7 @@ class WarmStartTrainer(SFTTrainer):
         return SimilarLengths(lengths, forward, window, self.kinds, self.args.seed)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Makes a scheduler whose rate follows the spent minutes; TRL's own if the number of updates is given."""
-        if self.budget.minutes is None:
-            return super().create_scheduler(num_training_steps, optimizer)
+        """Makes a scheduler whose rate follows the spent budget."""
         chosen: Any = optimizer or self.optimizer
         self.lr_scheduler = LambdaLR(chosen, lambda _: rate(self.budget.spent(self.state)))
         return self.lr_scheduler
@@ -236,14 +243,10 @@ class WarmStartTrainer(SFTTrainer):
                 logits, wanted = predictions(model, hidden_states(model, inputs), ids, chosen)
             losses = functional.cross_entropy(logits, wanted, reduction="none")
             turns += turns_of(ids, chosen, losses, logits.argmax(-1) == wanted, list(islice(skilled, len(ids))))
-        agreement = Agreement(turns, self.processing_class)
-        metrics = {"agreement": agreement, "seconds": time.monotonic() - begun}
+        metrics = {"agreement": Agreement(turns, self.processing_class), "seconds": time.monotonic() - begun}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        ready = agreement.actions >= PLAYABLE or not self.budget.improving
-        if agreement.views.get(SKILLED, 0.0) >= self.until_read:
-            print(f"the skill is read: training ends after {self.state.global_step} updates", flush=True)
-            self._end_with(model)
-        elif self.enough is not None and ready and time.monotonic() >= self.next_play:
+        ready = metrics["agreement"].actions >= PLAYABLE or not self.budget.improving
+        if self.enough is not None and ready and time.monotonic() >= self.next_play:
             self._play(model, self.enough)
         return metrics
 
@@ -255,11 +258,8 @@ class WarmStartTrainer(SFTTrainer):
         self.budget.evaluated = time.monotonic()
         self.next_play = self.budget.evaluated + PLAY_REST * (self.budget.evaluated - begun)
         if done:
-            self._end_with(model)
-
-    def _end_with(self, model: PreTrainedModel) -> None:
-        self.budget.keep(self.state, model, -math.inf)
-        self.control.should_training_stop = True
+            self.budget.keep(self.state, model, -math.inf)
+            self.control.should_training_stop = True
 
     def train_and_keep_the_best(self) -> int:
         """Trains until the budget is spent or an interrupt. The model then has the weights of the lowest held-out
@@ -354,12 +354,11 @@ def train(
         args=_arguments(folder, config, len(learnt), bf16),
         processing_class=tokenizer,
         peft_config=_adapters(config) if config.use_peft else None,
-        budget=Budget(None if counted else config.time),
+        budget=Budget(None if counted else config.time, config.max_steps, config.until_read),
         fresh=config.fresh,
         learnt=learnt,
         held=held,
         enough=enough,
-        until_read=config.until_read,
     )
     longest = f"{config.max_steps} updates" if counted else f"{config.time:g} min"
     print(f"{config.model} learns from {len(learnt)} rows, {longest}{', in bfloat16' * bf16}", flush=True)
@@ -386,8 +385,6 @@ def _arguments(folder: Path, config: WarmStartConfig, rows: int, bf16: bool) -> 
         gradient_accumulation_steps=batch // forward,
         per_device_eval_batch_size=config.batch_size,
         learning_rate=config.rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=WARM_UP,
         adam_beta2=0.98,
         weight_decay=0.01,
         max_length=None,

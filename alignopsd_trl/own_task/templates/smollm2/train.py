@@ -9,7 +9,7 @@ from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 
 HERE = Path(__file__).parent
-START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, minutes=3)
+START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, minutes=6, until_read=0.95)
 PRESET = {
     **SMOLLM2,  # two cores; a node takes its own: learning rate, vLLM, ...
     "environment": "my_task",
