@@ -82,10 +82,10 @@ class Budget(TrainerCallback):
         self.best, self.best_at = dict[str, Tensor](), 0
         self.history, self.looked, self.improving = list[Agreement](), False, True
 
-    def spent(self, state: TrainerState) -> float:
-        """Returns the spent share of the budget."""
+    def spent(self, step: int) -> float:
+        """Returns the spent share of the budget, after so many updates."""
         if self.minutes is None:
-            return state.global_step / self.updates
+            return step / self.updates
         return (time.monotonic() - self.begun) / (60 * self.minutes)
 
     def on_train_begin(self, *given: Any, **_: Any) -> None:
@@ -93,7 +93,7 @@ class Budget(TrainerCallback):
         self.pause = min(EVERY, 60 * (self.minutes or math.inf) / EVALUATIONS)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        ended = self.spent(state) >= 1
+        ended = self.spent(state.global_step) >= 1
         control.should_training_stop |= ended
         control.should_evaluate = ended or time.monotonic() - self.evaluated >= self.pause
         control.should_log = control.should_evaluate or time.monotonic() - self.said >= SAID_EVERY
@@ -116,7 +116,7 @@ class Budget(TrainerCallback):
 
     def cool(self, state: TrainerState) -> None:
         """Shortens the budget to what is spent and a last part, in which the learning rate is low."""
-        self.until_read, share = math.inf, min(1.0, self.spent(state) / COOLED)
+        self.until_read, share = math.inf, min(1.0, self.spent(state.global_step) / COOLED)
         self.updates, self.minutes = share * self.updates, self.minutes and share * self.minutes
         self._say(state, f"the skill is read: training cools down, {self._left(state)}")
 
@@ -131,7 +131,7 @@ class Budget(TrainerCallback):
         follow from thoughts."""
         self.improving = len(self.history) < 2 or agreement.improves_on(self.history[-2])
         self.history.append(agreement)
-        ended = self.spent(state) >= 1
+        ended = self.spent(state.global_step) >= 1
         if agreement.low and not self.looked and (not self.improving or ended):
             self.looked = True
             self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
@@ -143,7 +143,7 @@ class Budget(TrainerCallback):
         print(f"{state.global_step} updates: {text}", flush=True)
 
     def _left(self, state: TrainerState) -> str:
-        left = max(0.0, (time.monotonic() - self.begun) * (1 / self.spent(state) - 1))
+        left = max(0.0, (time.monotonic() - self.begun) * (1 / self.spent(state.global_step) - 1))
         return f"{duration(left)} left"
 
 
@@ -219,7 +219,7 @@ class WarmStartTrainer(SFTTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Makes a scheduler whose rate follows the spent budget."""
         chosen: Any = optimizer or self.optimizer
-        self.lr_scheduler = LambdaLR(chosen, lambda _: rate(self.budget.spent(self.state)))
+        self.lr_scheduler = LambdaLR(chosen, lambda step: rate(self.budget.spent(step)))
         return self.lr_scheduler
 
     def compute_loss(
@@ -228,7 +228,7 @@ class WarmStartTrainer(SFTTrainer):
         """Returns the loss of responses, and of prompts while a fresh model learns these, as a mean over the responses'
         tokens of an update. TRL's own loss also computes entropies and accuracies, with which a tiny model makes a
         third fewer updates in the same time."""
-        reads_prompts = self.fresh and self.budget.spent(self.state) < PROMPTS_FIRST
+        reads_prompts = self.fresh and self.budget.spent(self.state.global_step) < PROMPTS_FIRST
         with self.accelerator.autocast():
             loss = loss_of(self.accelerator.unwrap_model(self.model), inputs, reads_prompts)
         return loss * (inputs["labels"] != IGNORED).sum() / num_items_in_batch
