@@ -21,8 +21,8 @@ FOLLOWED = 0.9
 LONG = 64
 """Tokens of a long response."""
 ACTION_BEGINS = ("<action>", "</think>")
-SKILLED = "with the skill"
-VIEWS = {SKILLED: True, "without it": False}
+WITH_SKILL = "with the skill"
+VIEWS = {WITH_SKILL: True, "without it": False}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
-from alignopsd_trl.own_task.agreement import SKILLED, Agreement, Turn, turns_of
+from alignopsd_trl.own_task.agreement import WITH_SKILL, Agreement, Turn, turns_of
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
@@ -111,7 +111,7 @@ class Budget(TrainerCallback):
         self._look(state, agreement)
         if self.minutes is not None and agreement.loss < self.lowest:
             self.keep(state, given["model"], agreement.loss)
-        if agreement.views.get(SKILLED, 0.0) >= self.until_read:
+        if agreement.views.get(WITH_SKILL, 0.0) >= self.until_read:
             self.cool(state)
 
     def cool(self, state: TrainerState) -> None:
