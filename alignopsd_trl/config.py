@@ -226,6 +226,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "and no entropy bonus), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are "
         "then means over what is left.",
     )
+    teach_solved: bool = option(
+        True,
+        "Whether an auxiliary loss also teaches groups without an advantage whose siblings all won. False: they have "
+        "nothing to learn, and their turns are neither scored nor trained on.",
+    )
     scale_steps: bool = option(
         False,
         "Shorten an optimiser step, by its learning rate, to the share of its tokens that have an advantage or are "

@@ -240,8 +240,9 @@ class TurnBatch:
             measured; `None` unless the method needs them.
         turn_reward: ``(M,)`` float64 reward of each turn: `Trajectory.turn_rewards`, which sum to ``reward``.
         privileged: ``(M,)`` bool, turns of episodes that the teacher played (`Trajectory.privileged`); `None`: none.
-        taught: ``(M,)`` bool, turns at which the teacher has a view (`Turn.privileged_text`); `None`: all. At other
-            turns its log-probs are the policy's own, and no auxiliary loss counts.
+        won: ``(M,)`` bool, turns of won episodes.
+        taught: ``(M,)`` bool, turns at which the teacher is asked (`Turn.privileged_text`); `None`: all. At other turns
+            its log-probs are the policy's own, and no auxiliary loss counts.
     """
 
     turns: list[Turn]
@@ -258,6 +259,7 @@ class TurnBatch:
     turn_advantages: torch.Tensor | None = None
     turn_reward: torch.Tensor | None = None
     privileged: torch.Tensor | None = None
+    won: torch.Tensor | None = None
     taught: torch.Tensor | None = None
 
     @property
@@ -321,5 +323,6 @@ class TurnBatch:
             action_valid=column([turn.action_valid for turn in turns], torch.bool),
             turn_reward=column([reward for one in counted for reward in one.turn_rewards], torch.float64),
             privileged=column([one.privileged for one in counted for _ in one.turns], torch.bool),
+            won=column([one.won is True for one in counted for _ in one.turns], torch.bool),
             taught=column([turn.privileged_text != "" for turn in turns], torch.bool) if own_texts else None,
         )

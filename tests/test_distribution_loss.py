@@ -19,6 +19,7 @@ from trl.experimental.sdft.loss_utils import compute_divergence
 
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.training.round import Round
+from alignopsd_trl.training.turn_rows import live_rows
 
 OPTIONS: dict[str, Any] = {
     "method": "align_opsd",
@@ -160,3 +161,22 @@ def test_a_run_without_it_asks_for_no_distribution() -> None:
 def test_weights_that_are_not_made_are_refused(tmp_path: Path, weighting: str, allocation: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_config(tmp_path, auxiliary_loss="distribution", distribution_weighting=weighting, allocation=allocation)
+
+
+@pytest.mark.parametrize("solved", [True, False])
+def test_a_group_that_always_won_is_taught_only_if_asked_for(tmp_path: Path, solved: bool) -> None:
+    trainer = make_trainer(tmp_path, teach_solved=solved, **OPTIONS)
+    inner, batches = trainer.scorer.batch, []
+
+    def batch(trajectories: Any, method: Any) -> Any:
+        won, other = trajectories[0].task, trajectories[-1].task
+        for place, one in enumerate(trajectories):
+            one.won, one.reward = one.task == won, float(one.task == won or (one.task == other and place % 2))
+        batches.append(made := inner(trajectories, method))
+        return made
+
+    trainer.scorer.batch = batch
+    trainer.train()
+    made, live = batches[0], live_rows(trainer.seen_rows[0])[: len(batches[0])]
+    assert made.won.any() and not made.won.all()
+    assert live.all() if solved else torch.equal(live, ~made.won) and torch.equal(made.taught, ~made.won)

@@ -78,8 +78,13 @@ class Scorer:
         if self.config.mask_truncated_completions:
             kept = torch.tensor([not turn.truncated for turn in batch.turns], dtype=torch.bool)
             batch = replace(batch, policy_mask=batch.policy_mask & kept.to(self.policy.device)[:, None])
+        idle = method.zero_advantage(batch)
         if self.config.skip_zero_advantage:
-            batch = replace(batch, scored=~method.zero_advantage(batch))
+            batch = replace(batch, scored=~idle)
+        if not self.config.teach_solved:
+            assert batch.won is not None, "`TurnBatch.of` knows it"
+            unsolved = ~idle | torch.isin(batch.task, batch.task[~batch.won])
+            batch = replace(batch, taught=unsolved if batch.taught is None else batch.taught & unsolved)
         with self.phases("scoring"):
             if method.needs_student_log_probs or self.trained.needs_old_log_probs:
                 batch = replace(batch, student_log_probs=self.student(batch))
