@@ -228,8 +228,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
     teach_solved: bool = option(
         True,
-        "Whether an auxiliary loss also teaches groups without an advantage whose siblings all won. False: they have "
-        "nothing to learn, and their turns are neither scored nor trained on.",
+        "Whether the teacher is also asked where all siblings won and none has an advantage. False: such turns have no "
+        "thoughts of the teacher, no scores and no auxiliary loss; they have nothing to learn.",
     )
     scale_steps: bool = option(
         False,
