@@ -20,6 +20,8 @@ from trl.experimental.sdft.loss_utils import compute_divergence
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.training.round import Round
 from alignopsd_trl.training.turn_rows import live_rows
+from alignopsd_trl.trl_compat.policy import TrainedPolicy
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 OPTIONS: dict[str, Any] = {
     "method": "align_opsd",
@@ -65,11 +67,15 @@ def expected_loss(model: Any, played: Round, size: int, beta: float, temperature
 
 
 @pytest.mark.parametrize(
-    ("weighting", "share", "tokens"), mostly_full([("evidence", True, 200), ("flat", False, 32768)], quick=1)
+    ("weighting", "share", "tokens", "twice"),
+    mostly_full([("evidence", True, 200, False), ("evidence", True, 200, True), ("flat", False, 32768, True)], quick=1),
 )
 def test_loss_and_gradient_are_those_of_views_taken_one_by_one(
-    weighting: str, share: bool, tokens: int, tmp_path: Path
+    weighting: str, share: bool, tokens: int, twice: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not twice:  # scores from a prompt cache leave no hidden states
+        monkeypatch.setattr(TrainedPolicy, "scores_as_sampled", False)
+        monkeypatch.delattr(PolicyScorer, "states")
     options = OPTIONS | {"distribution_weighting": weighting, "distribution_beta": 0.3, "distribution_coefficient": 2.0}
     trainer = make_trainer(
         tmp_path, share_prefixes=share, scoring_tokens=tokens, rows_per_forward=5, similarity_threshold=0.1, **options

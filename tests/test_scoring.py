@@ -9,6 +9,7 @@ from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import make_trainer
 from peft import LoraConfig, get_peft_model
 
+from alignopsd_trl.scoring import teacher_forcing
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import largest_logits, plan_chunks, score_pairs
 from alignopsd_trl.trl_compat.scoring import PolicyScorer, logits_at
@@ -147,8 +148,9 @@ def _mean(rows: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("budget", [90, 100_000])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("kept", ["nothing", "some views", "all views"])
 def test_largest_logits_are_those_of_each_response_alone(
-    tmp_path: Path, budget: int, shared: bool, several: bool
+    tmp_path: Path, budget: int, shared: bool, several: bool, kept: str
 ) -> None:
     trainer = make_trainer(tmp_path)
     prompts, responses, _, _ = _requests()
@@ -156,8 +158,17 @@ def test_largest_logits_are_those_of_each_response_alone(
     sources = torch.tensor([[1, 2], [-1, -1], [1, 5], [4, -1], [3, -1], [2, 0]])
     views: dict[str, Any] = {"sources": sources, "mix": _mean} if several else {}
     among = torch.tensor([True, True, True, False, True, True])
-    scorer, limits = PolicyScorer(trainer), {"pad_id": 0, "budget": budget}
-    ids, logits = largest_logits(scorer, prompts, responses, 5, **limits, shared=shared, among=among, **views)
+    scorer, limits, known = PolicyScorer(trainer), {"pad_id": 0, "budget": budget, "shared": shared}, {}
+    if kept != "nothing":
+        every = torch.cat([torch.arange(6)[:, None], sources], dim=1) if several else torch.arange(6)[:, None]
+        row, slot = (every >= 0).nonzero()[: None if kept == "all views" else 3].T
+        pairs = (prompts, responses, every[row, slot], row)
+        scores = score_pairs(scorer, *pairs, **limits, keep=known)
+        assert torch.allclose(scores, score_pairs(scorer, *pairs, **limits), atol=1e-5)
+        assert bool(known) == shared
+    if known and kept == "all views":
+        scorer.states = None  # no forward is needed
+    ids, logits = largest_logits(scorer, prompts, responses, 5, **limits, among=among, **views, known=known)
     assert ids.shape == logits.shape == (6, int(responses.length.max()), 5) and not logits.requires_grad
     for row in range(6):
         whole = []
@@ -172,6 +183,18 @@ def test_largest_logits_are_those_of_each_response_alone(
         assert torch.allclose(logits[row, :length], wanted[:length].topk(5).values, atol=1e-5)
         assert torch.allclose(wanted[:length].gather(1, ids[row, :length]), logits[row, :length], atol=1e-5)
         assert not logits[row, length:].any()
+
+
+def test_too_many_hidden_states_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts, responses, prompt, response = _requests()
+    scorer, known = PolicyScorer(make_trainer(tmp_path)), {}
+    limits = {"pad_id": 0, "budget": 90, "shared": True, "keep": known}
+    monkeypatch.setattr(teacher_forcing, "KEPT_FROM_SCORING", len(prompt) * int(responses.length.max()) + 1)
+    # another process has more, and all have to choose alike
+    score_pairs(scorer, prompts, responses, prompt, response, **limits, agree=lambda number: 10 * number)
+    assert not known
+    score_pairs(scorer, prompts, responses, prompt, response, **limits)
+    assert known
 
 
 @pytest.mark.parametrize("kind", ["plain", "biased", "adapted"])

@@ -25,11 +25,12 @@ class ModelScorer:
 
     @torch.no_grad()
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
-        labelled = rows.labels != -100
-        logits = self._model.get_output_embeddings()(self.states(rows, before)[labelled])
-        scores = torch.zeros(rows.labels.shape, device=self.device)
-        scores[labelled] = self._log_probs(logits, rows.labels[labelled])
-        return scores
+        return self._scores(rows, self.states(rows, before))
+
+    @torch.no_grad()
+    def shared_with_states(self, rows: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.states(rows)
+        return self._scores(rows, states), states
 
     @torch.no_grad()
     def states(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
@@ -44,7 +45,7 @@ class ModelScorer:
 
     @torch.no_grad()
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self._model.get_output_embeddings()(states).transpose(1, 2)  # (n, T, views, V)
+        logits = self._model.get_output_embeddings()(states.to(self._model.dtype)).transpose(1, 2)  # (n, T, views, V)
         rows = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.size(1))
         mixed = logits[:, :, 0] if mix is None else mix(rows, logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
         found = mixed.topk(count)
@@ -58,6 +59,13 @@ class ModelScorer:
         rows = torch.arange(len(batch))
         scores = score_pairs(self, prompts, responses, rows, rows, pad_id=pad_id, budget=budget, shared=False)
         return scores[:, : batch.policy_mask.size(1)]
+
+    def _scores(self, rows: Packed, states: torch.Tensor) -> torch.Tensor:
+        labelled = rows.labels != -100
+        logits = self._model.get_output_embeddings()(states[labelled])
+        scores = torch.zeros(rows.labels.shape, device=self.device)
+        scores[labelled] = self._log_probs(logits, rows.labels[labelled])
+        return scores
 
     def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         scaled = logits.float() / self._temperature

@@ -52,8 +52,8 @@ FORWARD = 4
 SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
 LOOKS, COOLED = 2, 0.75
-"""Comparisons in a row after which the skill counts as read, since one with so few turns is not sure; the spent share of
-the budget, and so the low learning rate, from which training then goes on."""
+"""Comparisons in a row after which the skill counts as read, since one with so few turns is not sure; the spent share
+of the budget, and so the low learning rate, from which training then goes on."""
 PLAYABLE, PLAY_REST = 0.9, 2.0
 """Played is from this agreement of actions on, or when it no longer rises; so many times the play's own time apart."""
 USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")

@@ -204,9 +204,14 @@ class Pairs:
     def __len__(self) -> int:
         return len(self._prompt)
 
-    def text(self, pair: int) -> bytes:
+    def among(self, rows: torch.Tensor) -> Pairs:
+        """Returns some of the pairs."""
+        prompt, response = torch.tensor([self._prompt, self._response], dtype=torch.int64)[:, rows]
+        return Pairs(self._prompts, self._responses, prompt, response)
+
+    def content(self, pair: int) -> tuple[bytes, bytes]:
         """Returns prompt and response as bytes."""
-        return self._prompts.content(self._prompt[pair]) + self._responses.content(self._response[pair])
+        return self._prompts.content(self._prompt[pair]), self._responses.content(self._response[pair])
 
     def tree_row(self, row: PairsOfRow) -> TreeRow:
         path = row.along[-1]
@@ -241,7 +246,7 @@ def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:
     rows: dict[bytes, PairsOfRow] = {}  # by the texts of their paths
     paths: list[bytes] = []  # the same texts, sorted
     for pair in sorted(range(len(pairs)), key=lambda one: (-pairs.before[one], -pairs.answer[one])):
-        before, answer, text = pairs.before[pair], pairs.answer[pair], pairs.text(pair)
+        before, answer, text = pairs.before[pair], pairs.answer[pair], b"".join(pairs.content(pair))
         prompt = text[: TOKEN_BYTES * before]
         hosts = (rows[path] for path in _beginning_with(prompt, paths) if rows[path].room >= answer) if branch else ()
         if (path := next(_beginning_with(text, paths), None)) is not None:

@@ -16,7 +16,7 @@ from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.rollout import BatchSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Agree, Mix, ScoringModel, largest_logits, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Agree, Mix, ScoringModel, States, largest_logits, score_pairs
 from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 
 
@@ -37,6 +37,7 @@ class PrivilegedTeacher:
         phases: opens a phase, by its name, whose seconds are counted.
         reader: parses the privileged thinking.
         prefixes: the prompt cache of ``sampler``, where it is valid for scoring.
+        states: hidden states that `score` keeps for `vocabulary`; `None` where nobody asks for the latter.
     """
 
     model: ScoringModel
@@ -52,6 +53,7 @@ class PrivilegedTeacher:
     phases: Callable[[str], AbstractContextManager[None]]
     reader: Reader
     prefixes: PrefixCache | None = None
+    states: States | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Returns log-probs ``(P, L)`` of identity and matched views; 0 for turns that are not `TurnBatch.scored`, and
@@ -72,6 +74,7 @@ class PrivilegedTeacher:
                 nested=self.nested,
                 agree=self.agree,
                 prefixes=self.prefixes,
+                keep=self.states,
             )
         if batch.taught is None or batch.student_log_probs is None:
             result = scores.new_zeros((len(target), batch.policy_mask.size(1)))
@@ -100,6 +103,7 @@ class PrivilegedTeacher:
                 sources=sources,
                 mix=mix,
                 among=batch.taught,
+                known=self.states,
             )
         width = batch.policy_mask.size(1)
         return ids[:, :width], logits[:, :width]

@@ -8,10 +8,10 @@ All ways give the same numbers up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from transformers import Cache
@@ -23,8 +23,11 @@ from alignopsd_trl.scoring.ragged import Ragged, plan_chunks
 Agree = Callable[[int], int]
 Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Row numbers ``(n,)`` and the logits ``(n, views, V)`` of a response's views -> their mixture ``(n, V)``."""
-KEPT = 2
-"""Tokens whose hidden states are kept at once, as a multiple of the budget of a forward."""
+States = dict[tuple[bytes, bytes], torch.Tensor]
+"""Contents of a prompt and a response -> float32 hidden states ``(T, D)`` at the response."""
+KEPT, KEPT_FROM_SCORING = 2, 2**17
+"""Tokens whose hidden states `largest_logits` keeps at once, as a multiple of the budget of a forward; and padded
+tokens of which `score_pairs` keeps them at most."""
 
 
 class ScoringModel(Protocol):
@@ -49,6 +52,9 @@ class ScoringModel(Protocol):
 
     def states(self, rows: Packed) -> torch.Tensor:
         """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
+
+    def shared_with_states(self, rows: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what `shared` and `states` return, from one forward."""
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns ids and float32 values of the ``count`` largest logits, ``(n, T, count)`` each.
@@ -86,6 +92,7 @@ def score_pairs(
     nested: bool = False,
     agree: Agree = lambda number: number,
     prefixes: PrefixCache | None = None,
+    keep: States | None = None,
 ) -> torch.Tensor:
     """Scores ``responses[response_rows]`` under ``prompts[prompt_rows]``.
 
@@ -98,6 +105,8 @@ def score_pairs(
             is causal.
         agree: all-reduces the maximum of a number, so that every process runs as many forwards as the busiest one.
         prefixes: the prompt cache of an unsharded model, used if it holds all prompts on every process.
+        keep: receives hidden states for `largest_logits`, if they are not too many on any process (`KEPT_FROM_SCORING`)
+            and come with the scores (``shared``, without ``prefixes``).
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
@@ -106,11 +115,17 @@ def score_pairs(
     pairs = Pairs(prompts, responses, prompt, response)
     if prefixes is not None and _known_everywhere(prefixes, prompts, prompt, agree):
         return _score_behind(model, pairs, prefixes, pad_id, budget, _longest(responses))[place.to(model.device)]
-    forward = partial(_score_packed if shared else _score_plain, model, pad_id=pad_id)
+    width = _longest(responses)
+    keeps = keep is not None and shared and agree(len(pairs) * width) <= KEPT_FROM_SCORING
+    way = _score_and_keep if keeps else _score_packed if shared else _score_plain
     limits = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
-    scores = _read(pairs, forward, _longest(responses), **limits)
+    scores = _read(pairs, partial(way, model, pad_id=pad_id), width, **limits)
     if scores is None:
-        return torch.zeros((0, _longest(responses)), device=model.device)
+        return torch.zeros((0, width), device=model.device)
+    if keep is not None and keeps:
+        scores, states = scores[..., 0], scores[..., 1:]
+        keep[b"", b""] = states.new_zeros(states.shape[1:])  # a process without pairs has to know the shape
+        keep.update((pairs.content(number), one) for number, one in enumerate(states))
     return scores[place.to(model.device)]
 
 
@@ -212,6 +227,12 @@ def _score_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) ->
     return model.shared(Packed.of(tree_rows, pad_id).to(model.device)).float()
 
 
+def _score_and_keep(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
+    """As `_score_packed`, with the hidden state behind each score: ``(R, T, 1 + D)`` float32."""
+    scores, states = model.shared_with_states(Packed.of(tree_rows, pad_id).to(model.device))
+    return torch.cat([scores.unsqueeze(-1), states], dim=-1)
+
+
 def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
     """Scores rows without branches by TRL's own forward, with the same result as `_score_packed`."""
     first = [tree_row.spans[0][0] for tree_row in tree_rows]
@@ -242,6 +263,7 @@ def largest_logits(
     sources: torch.Tensor | None = None,
     mix: Mix | None = None,
     among: torch.Tensor | None = None,
+    known: States | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the model's ``count`` largest logits at each position of each response under its own prompt; with
     ``sources``, of a mixture of its logits under several prompts.
@@ -254,6 +276,7 @@ def largest_logits(
         sources: ``(n, K)`` int64 prompts beside a response's own, padded with -1; equal K on all processes.
         mix: mixes the logits of each response's views; needed with ``sources``.
         among: ``(n,)`` bool, the responses to score; all by default.
+        known: hidden states that `score_pairs` kept under the same weights; no forward computes them again.
 
     Returns:
         Token ids int64 and logits float32, ``(n, T, count)`` each, 0 past a response's end and outside ``among``.
@@ -272,8 +295,7 @@ def largest_logits(
         row, slot = (views[part] >= 0).nonzero(as_tuple=True)
         prompt, response, place = _distinct_pairs(prompts, responses, views[part][row, slot], part[row])
         width = max(responses.length[part].tolist(), default=1)
-        forward = partial(_states_packed, model, pad_id=pad_id)
-        states = _read(Pairs(prompts, responses, prompt, response), forward, width, **limits)
+        states = _states(model, Pairs(prompts, responses, prompt, response), width, known or {}, limits)
         numbers = row.bincount(minlength=len(part))  # of views
         for number in range(1, views.size(1) + 1):
             rows, at = part[numbers == number], place[(numbers == number)[row]].view(-1, number)
@@ -300,6 +322,25 @@ def _largest(
         return tuple(one[:0] for one in model.largest(blank, count, lambda rows, logits: logits[:, 0]))  # type: ignore
     place = rows.to(states.device)
     return model.largest(states[at.to(states.device)], count, mix and (lambda row, logits: mix(place[row], logits)))
+
+
+def _states(
+    model: ScoringModel, pairs: Pairs, width: int, known: States, limits: Mapping[str, Any]
+) -> torch.Tensor | None:
+    """Returns hidden states ``(P, width, D)``, 0 past a response's end; `None` where no process has any."""
+    contents = [pairs.content(number) for number in range(len(pairs))]
+    new = torch.tensor([place for place, one in enumerate(contents) if one not in known], dtype=torch.int64)
+    forward = partial(_states_packed, model, pad_id=limits["pad_id"])
+    found = _read(pairs.among(new), forward, width, **limits)
+    if not known:
+        return found
+    result = known[b"", b""].new_zeros((len(pairs), width, known[b"", b""].size(1)))
+    if found is not None:
+        result[new.to(result.device)] = found.to(result.dtype)
+    for place, one in enumerate(contents):
+        if one in known:
+            result[place] = known[one][:width]
+    return result
 
 
 def _states_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:

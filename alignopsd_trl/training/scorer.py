@@ -55,8 +55,8 @@ class Scorer:
     shared: bool
     _checks: int = field(default=0, init=False)
 
-    def teacher(self, snapshot: Snapshot, reader: Reader) -> PrivilegedTeacher:
-        """Makes the privileged view of a snapshot."""
+    def teacher(self, snapshot: Snapshot, reader: Reader, distributions: bool = False) -> PrivilegedTeacher:
+        """Makes the privileged view of a snapshot, which is asked for whole ``distributions`` or for scores alone."""
         return PrivilegedTeacher(
             self.privileged or self.policy,
             snapshot.thinker,
@@ -70,6 +70,7 @@ class Scorer:
             phases=self.phases,
             reader=reader,
             prefixes=snapshot.prefixes if self.shared and self.trained.scores_as_sampled else None,
+            states={} if distributions else None,
         )
 
     def batch(self, trajectories: Sequence[Trajectory], method: Method) -> TurnBatch:

@@ -204,7 +204,7 @@ class PolicyScorer:
             return self._trainer._get_per_token_logps_and_entropies(model, ids, mask, length)[0].float()
 
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
-        known = {} if before is None else {"past_key_values": before}
+        known = {"use_cache": False} if before is None else {"past_key_values": before}
         mask = rows.attention_mask(attention_of(self._trainer), 0 if before is None else before.get_seq_length())
         with self._scoring(), self._trainer.accelerator.autocast(), head_on_labels(self.device):
             output = self._model(
@@ -229,6 +229,11 @@ class PolicyScorer:
             )
         return self._body.states
 
+    def shared_with_states(self, rows: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+        self._body = Body(policy_of(self._trainer))
+        with self._body.watched():
+            return self.shared(rows), self._body.states
+
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         (number, views, width, _), found = states.shape, []
 
@@ -242,7 +247,8 @@ class PolicyScorer:
 
         trainer, tiles = self._trainer, head_in_tiles(policy_of(self._trainer), pick, views)
         ids = torch.zeros((number * views, width), dtype=torch.int64, device=self.device)
-        with self._scoring(), trainer.accelerator.autocast(), tiles, self._body.replayed(states.flatten(0, 1)):
+        states = states.flatten(0, 1).to(self._body.states.dtype)
+        with self._scoring(), trainer.accelerator.autocast(), tiles, self._body.replayed(states):
             values = trainer.model(input_ids=ids, use_cache=False).logits
         return torch.cat(found).unflatten(0, (number, width)), values.float()
 
