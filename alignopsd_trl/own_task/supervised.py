@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -52,8 +53,8 @@ FORWARD = 4
 SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
 LOOKS, COOLED = 2, 0.75
-"""Comparisons in a row after which the skill counts as read, since one with so few turns is not sure; the spent share
-of the budget, and so the low learning rate, from which training then goes on."""
+"""Last comparisons whose mean says that the skill is read, since one with so few turns is not sure; the spent share of
+the budget, and so the low learning rate, from which training then goes on."""
 PLAYABLE, PLAY_REST = 0.9, 2.0
 """Played is from this agreement of actions on, or when it no longer rises; so many times the play's own time apart."""
 USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
@@ -66,7 +67,7 @@ class Budget(TrainerCallback):
     Args:
         minutes: wall-clock time of training; `None` if the number of updates is given.
         updates: that number.
-        until_read: agreement on held-out turns with the skill after which training cools down to its end.
+        until_read: mean agreement on held-out turns with the skill after which training cools down to its end.
 
     Attributes:
         best: trained weights of the lowest held-out loss; empty before the first evaluation, and if the number of
@@ -112,8 +113,8 @@ class Budget(TrainerCallback):
         self._look(state, agreement)
         if self.minutes is not None and agreement.loss < self.lowest:
             self.keep(state, given["model"], agreement.loss)
-        read = [one.views.get(WITH_SKILL, 0.0) >= self.until_read for one in self.history]
-        if all(read[-LOOKS:]) and len(read) >= LOOKS:
+        read = [one.views.get(WITH_SKILL, 0.0) for one in self.history[-LOOKS:]]
+        if len(read) == LOOKS and fmean(read) >= self.until_read:
             self.cool(state)
 
     def cool(self, state: TrainerState) -> None:
