@@ -14,6 +14,7 @@ from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.scoring.kv_memory import cache_limits
+from alignopsd_trl.scoring.teacher_forcing import KEPT_FROM_SCORING
 
 GIB = 2**30
 ADAM_BYTES = 8  # two float32 moments for each parameter
@@ -129,7 +130,7 @@ def estimate(
         "encoder": encoder or 0.0,
         "likeliest tokens": 2.0 * LOGIT_BYTES * kept_logits,
         "activations": _activations(shape, args),
-        "scoring": _scoring(shape, args),
+        "scoring": _scoring(shape, args) + (4 * KEPT_FROM_SCORING * shape.hidden if kept_logits else 0.0),
     }
     if launch.strategy == "DDP":
         parts["gradient buckets"] = trained * weight_bytes

@@ -339,7 +339,7 @@ def _states(
         result[new.to(result.device)] = found.to(result.dtype)
     for place, one in enumerate(contents):
         if one in known:
-            result[place] = known[one][:width]
+            result[place, : len(known[one])] = known[one][:width]
     return result
 
 
