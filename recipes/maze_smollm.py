@@ -5,11 +5,10 @@
     python recipes/maze_smollm.py --method grpo --output_dir outputs/maze_smollm_grpo
 
 The first command also makes the policy that both start from: 48 updates on what a scripted player does without the
-skill. Then adapters are trained for eight rounds of 24 episodes. All of it took 6:51 by the clock on two idle cores,
-from 72.5 to 100 % of 40 test mazes (+27.5 [+15.0, +42.5] by task, seed 0; research/results/own_task/clock.json). With
-`--updates_per_round 4 --num_iterations 2 --rounds 4` success had gone from 25 to 87.5 % (+62.5 [+47.5, +77.5], seed 1
-here and in `START`) and from 60 to 100 % (+40.0 [+25.0, +55.0], seed 2; research/results/own_task/steps.json). The maze
-hides one bit, which a first policy may have by luck.
+skill. Then adapters are trained for eight rounds of 24 episodes. All of it took seven to nine minutes by the clock on
+two idle cores: from 72.5 to 100 % of 40 test mazes (+27.5 [+15.0, +42.5] by task, seed 0), from 50.0 to 97.5 (+47.5
+[+32.5, +62.5], seed 1 here and in `START`) and from 57.5 to 97.5 (+40.0 [+25.0, +55.0], seed 2;
+research/results/own_task/clock.json). The maze hides one bit, which a first policy may have by luck.
 """
 
 from pathlib import Path
