@@ -306,8 +306,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
                 replays = self.rollouts.replays(snapshot.sampler, self.method, number)
                 self.rewards.give(inputs, trajectories, update)
-                reads_distributions = self.method.kept_logits > 0
-                teacher = self.scorer.teacher(snapshot, self.rollouts.reader, reads_distributions)
+                teacher = self.scorer.teacher(snapshot, self.rollouts.reader, self.method.kept_logits > 0)
                 self._give_texts(trajectories, replays, teacher)
                 if isinstance(self.rollouts, RolloutsAhead):
                     self._begin_next(self.rollouts, snapshot)

@@ -25,12 +25,15 @@ class ModelScorer:
 
     @torch.no_grad()
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
-        return self._scores(rows, self.states(rows, before))
+        return self.shared_with_states(rows, before)[0]
 
     @torch.no_grad()
-    def shared_with_states(self, rows: Packed) -> tuple[torch.Tensor, torch.Tensor]:
-        states = self.states(rows)
-        return self._scores(rows, states), states
+    def shared_with_states(self, rows: Packed, before: Cache | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        states, labelled = self.states(rows, before), rows.labels != -100
+        scores = torch.zeros(rows.labels.shape, device=self.device)
+        logits = self._model.get_output_embeddings()(states[labelled])
+        scores[labelled] = self._log_probs(logits, rows.labels[labelled])
+        return scores, states
 
     @torch.no_grad()
     def states(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
@@ -59,13 +62,6 @@ class ModelScorer:
         rows = torch.arange(len(batch))
         scores = score_pairs(self, prompts, responses, rows, rows, pad_id=pad_id, budget=budget, shared=False)
         return scores[:, : batch.policy_mask.size(1)]
-
-    def _scores(self, rows: Packed, states: torch.Tensor) -> torch.Tensor:
-        labelled = rows.labels != -100
-        logits = self._model.get_output_embeddings()(states[labelled])
-        scores = torch.zeros(rows.labels.shape, device=self.device)
-        scores[labelled] = self._log_probs(logits, rows.labels[labelled])
-        return scores
 
     def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         scaled = logits.float() / self._temperature
