@@ -206,6 +206,16 @@ def test_a_player_that_does_not_name_what_the_skill_says_is_named(
     assert ("name a word that the skill alone says" in capsys.readouterr().out) is (thought == "a door")
 
 
+@pytest.mark.parametrize("other", ["told", "seen"])
+def test_a_player_that_thinks_in_other_words_without_the_skill_is_named(
+    maze: Path, other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    player, seen = maze / "maze_player.py", "{environment.door(way)}"
+    player.write_text(player.read_text().replace(seen, f"{{'{other}' if skill else 'seen'}} {seen}"))
+    main(["check", "maze", "--episodes", "8"])
+    assert ("'told' is in" in capsys.readouterr().out) is (other == "told")
+
+
 def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> Any:
     """An episode with these rewards, turn by turn."""
     from alignopsd_trl.environments.base import Step, View

@@ -320,8 +320,9 @@ def test_agreement_is_told_for_responses_views_and_actions() -> None:
         "held-out loss 0.500, 50% of responses are the player's (100% with the skill, 33% without it), of actions "
         "after its thoughts 75%"
     )
-    assert "25% of the actions are wrong" in Agreement(turns, WORDS).unfollowed
+    assert "33% of the actions are wrong" in Agreement(turns[:3], WORDS).unfollowed
     assert Agreement([turns[1], turns[3]], WORDS).unfollowed == ""  # all actions are right
+    assert Agreement(turns, WORDS).unfollowed == ""  # all with the skill are right; without it a player may guess
     assert Agreement([_turn("-+"), _turn("++")], WORDS).unfollowed == ""  # no thoughts
 
 

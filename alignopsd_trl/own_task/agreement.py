@@ -78,7 +78,7 @@ class Agreement:
         self.turns, self.tokenizer = turns, tokenizer
         self.loss = mean(loss for one in turns for loss in one.losses)
         self.responses = mean(one.agrees for one in turns)
-        self.actions = mean(all(one.right[self._action(one) :]) for one in turns)
+        self.actions = self._right_actions(turns)
         self.views = {
             name: mean(one.agrees for one in part)
             for name, kind in VIEWS.items()
@@ -99,13 +99,15 @@ class Agreement:
 
     @property
     def unfollowed(self) -> str:
-        """What to change if actions often don't follow from the player's thoughts; an empty text if they do, or if
-        there are none."""
+        """What to change if actions often don't follow from the player's thoughts, with the skill where turns have it,
+        since a player may guess without; an empty text if they do, or if there are no thoughts."""
+        turns = [one for one in self.turns if one.skilled] or self.turns
+        actions = self._right_actions(turns)
         text = (
-            f"even after the player's own thoughts {1 - self.actions:.0%} of the actions are wrong: let each "
+            f"even after the player's own thoughts {1 - actions:.0%} of the actions are wrong: let each "
             "conclusion stand right after its reason, as in 'wanted brass, here silver: leave'; count rather than add"
         )
-        return text if self.responses < self.actions < FOLLOWED else ""
+        return text if mean(one.agrees for one in turns) < actions < FOLLOWED else ""
 
     def improves_on(self, before: Agreement) -> bool:
         """Returns whether agreement rises or the loss falls clearly."""
@@ -157,6 +159,10 @@ class Agreement:
 
     def _words(self, ids: list[int]) -> set[str]:
         return {"", *re.findall(r"\w+", self._text(ids))}
+
+    def _right_actions(self, turns: Sequence[Turn]) -> float:
+        """Returns the share of turns whose action the policy would write after the player's own thoughts."""
+        return mean(all(one.right[self._action(one) :]) for one in turns)
 
     def _action(self, turn: Turn) -> int:
         """Returns the place of the action's first token: 0 if no tag tells it from a thought."""

@@ -1,10 +1,10 @@
-"""What a demonstrated turn costs in tokens, part by part, which of its words the prompt does not show, and whether it
-names what the skill says."""
+"""What a demonstrated turn costs in tokens, part by part, which of its words the prompt does not show, whether it names
+what the skill says, and whether it has the same form without it."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of
@@ -12,9 +12,10 @@ from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.own_task.playing import PlayedEpisode, PlayedTurn
 
 WORD = re.compile(r"[^\W\d_]\w+")
-FEW, OFTEN = 0.05, 0.1
+FEW, OFTEN, FORM = 0.05, 0.1, 0.25
 """A word belongs to single tasks if this share of the episodes at most uses it, or two; the share of turns above which
-words that are not shown are worth a look, and below which words of the skill are."""
+words that are not shown are worth a look, and below which words of the skill are; and the share of turns that use a
+word of their form."""
 
 
 def parts(renderer: Renderer, episode: PlayedEpisode, turn: PlayedTurn) -> dict[str, int]:
@@ -72,6 +73,24 @@ def uncopied(renderer: Renderer, episodes: Sequence[PlayedEpisode]) -> Iterator[
             "player",
             f"of {len(told)} responses under a skill {named} name a word that the skill alone says, such as "
             f"{told[0]!r}; a policy learns to read the skill where the thought copies it before it decides",
+            ruins=False,
+        )
+
+
+def other_form(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Yields a finding if many responses under a skill use a word that none without it does."""
+    views = {True: list[set[str]](), False: list[set[str]]()}
+    for one in episodes:
+        views[one.skilled and bool(one.skill)] += [_words(turn.response) for turn in one.turns]
+    under, without = views[True], set().union(*views[False])
+    users = Counter(word for words in under for word in words - without)
+    if views[False] and users and users.most_common(1)[0][1] > FORM * len(under):
+        word, count = users.most_common(1)[0]
+        yield Finding(
+            "player",
+            f"{word!r} is in {count} of {len(under)} responses under a skill and in none without it: a policy that "
+            "thinks otherwise without the skill has to unlearn that before it learns the rule; let the player guess "
+            "there in the same words",
             ruins=False,
         )
 
