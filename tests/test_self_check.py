@@ -106,6 +106,11 @@ def test_a_sampler_that_gets_no_weights_stops_the_second_round(tmp_path: Path) -
     assert trainer.state.global_step == 1
 
 
+def test_bounds_in_bfloat16_grow_with_the_difference_by_batching() -> None:
+    assert [bound("empty_skill", False, one) for one in (0.0, 0.01, 1.0)] == pytest.approx([0.02, 0.05, 0.1])
+    assert bound("empty_skill", True, 0.01) == 1e-4
+
+
 def test_bounds_leave_room_for_rounding_and_none_for_another_prompt() -> None:
     for exact, noise in ((True, 5e-6), (False, 5e-4)):
         for name in ("reference", "shared_prefix", "empty_skill"):

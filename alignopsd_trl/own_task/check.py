@@ -132,7 +132,8 @@ def check_task(
         scripted = [one for one in played.get(PLAYER, ()) if one.turns]
         add(outcomes.prompts(task, tokenizer, scripted or seen, limit, answer))
         renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
-        add([*wording.unshown(renderer, scripted), *wording.uncopied(renderer, scripted)])
+        add(wording.unshown(renderer, scripted))
+        add(wording.uncopied(renderer, scripted))
         add(wording.other_form(scripted))
         _show(renderer, (scripted or seen)[0], report)
         if model not in (None, FRESH):

@@ -84,15 +84,15 @@ def other_form(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         views[one.skilled and bool(one.skill)] += [_words(turn.response) for turn in one.turns]
     under, without = views[True], set().union(*views[False])
     users = Counter(word for words in under for word in words - without)
-    if views[False] and users and users.most_common(1)[0][1] > FORM * len(under):
-        word, count = users.most_common(1)[0]
-        yield Finding(
-            "player",
-            f"{word!r} is in {count} of {len(under)} responses under a skill and in none without it: a policy that "
-            "thinks otherwise without the skill has to unlearn that before it learns the rule; let the player guess "
-            "there in the same words",
-            ruins=False,
-        )
+    for word, count in users.most_common(1):
+        if views[False] and count > FORM * len(under):
+            yield Finding(
+                "player",
+                f"{word!r} is in {count} of {len(under)} responses under a skill and in none without it: a policy that "
+                "thinks otherwise without the skill has to unlearn that before it learns the rule; let the player "
+                "guess there in the same words",
+                ruins=False,
+            )
 
 
 def _words(text: str) -> set[str]:
