@@ -311,7 +311,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 if isinstance(self.rollouts, RolloutsAhead):
                     self._begin_next(self.rollouts, snapshot)
             with self.phases("credit"):
-                batch = self._batch(trajectories, teacher, replays)
+                batch = self._batch(trajectories, snapshot, teacher, replays)
                 credit = checked_credit(self.method, batch, teacher, number)
                 if self._texts is not None:
                     credit.trace["privileged_text"] = [turn.privileged_text for turn in batch.turns]
@@ -375,9 +375,11 @@ class AlignOPSDTrainer(GRPOTrainer):
         backend.teacher = teacher_servers(self, self.processes)
         return backend
 
-    def _batch(self, trajectories: Sequence[Trajectory], teacher: PrivilegedTeacher, replays: Replays) -> TurnBatch:
+    def _batch(
+        self, trajectories: Sequence[Trajectory], snapshot: Snapshot, teacher: PrivilegedTeacher, replays: Replays
+    ) -> TurnBatch:
         """Makes the batch of a round's turns with all inputs of the method."""
-        batch = self.scorer.batch(trajectories, self.method)
+        batch = self.scorer.batch(trajectories, self.method, snapshot)
         self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method))
         if not self.method.needs_turn_advantages:
             return batch

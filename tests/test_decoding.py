@@ -167,7 +167,7 @@ def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, mon
     for actions, thought, steps in ((True, Thought("go", "left"), script.width), (False, Thought("go", ""), 3)):
         with trainer.backend.prefixes() as prefixes:
             snapshot = Snapshot(
-                trainer.backend.sampler(1.0, 12, prefixes), trainer.samplers.thinker(prefixes), prefixes
+                trainer.backend.sampler(1.0, 12, prefixes), trainer.samplers.thinker(prefixes), prefixes, prefixes
             )
             teacher = trainer.scorer.teacher(snapshot, trainer.rollouts.reader)
             assert teacher.thoughts(batch, torch.arange(2), actions) == [thought] * 2

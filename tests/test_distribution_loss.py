@@ -20,7 +20,6 @@ from trl.experimental.sdft.loss_utils import compute_divergence
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.training.round import Round
 from alignopsd_trl.training.turn_rows import live_rows
-from alignopsd_trl.trl_compat.policy import TrainedPolicy
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 OPTIONS: dict[str, Any] = {
@@ -73,10 +72,10 @@ def expected_loss(model: Any, played: Round, size: int, beta: float, temperature
 def test_loss_and_gradient_are_those_of_views_taken_one_by_one(
     weighting: str, share: bool, tokens: int, twice: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not twice:  # scores from a prompt cache leave no hidden states
-        monkeypatch.setattr(TrainedPolicy, "scores_as_sampled", False)
+    options: dict[str, Any] = OPTIONS | {"top_p": 1.0 if twice else 0.99}  # only plain sampling keeps prompts
+    if not twice:
         monkeypatch.delattr(PolicyScorer, "states")
-    options = OPTIONS | {"distribution_weighting": weighting, "distribution_beta": 0.3, "distribution_coefficient": 2.0}
+    options |= {"distribution_weighting": weighting, "distribution_beta": 0.3, "distribution_coefficient": 2.0}
     trainer = make_trainer(
         tmp_path, share_prefixes=share, scoring_tokens=tokens, rows_per_forward=5, similarity_threshold=0.1, **options
     )
@@ -174,11 +173,11 @@ def test_a_group_that_always_won_is_taught_only_if_asked_for(tmp_path: Path, sol
     trainer = make_trainer(tmp_path, teach_solved=solved, **OPTIONS)
     inner, batches = trainer.scorer.batch, []
 
-    def batch(trajectories: Any, method: Any) -> Any:
+    def batch(trajectories: Any, *given: Any) -> Any:
         won, other = trajectories[0].task, trajectories[-1].task
         for place, one in enumerate(trajectories):
             one.won, one.reward = one.task == won, float(one.task == won or (one.task == other and place % 2))
-        batches.append(made := inner(trajectories, method))
+        batches.append(made := inner(trajectories, *given))
         return made
 
     trainer.scorer.batch = batch

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +14,14 @@ from fakes.sweeps import mostly_full
 from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.scoring import prefix_cache
+from alignopsd_trl.scoring import prefix_cache, teacher
 from alignopsd_trl.scoring.packing import PROVEN
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import score_pairs
+from alignopsd_trl.training import scorer
 from alignopsd_trl.trl_compat.model import attention_of
+from alignopsd_trl.trl_compat.policy import TrainedPolicy
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 
@@ -128,14 +132,29 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
         assert 0 < seen.tokens < whole
     assert torch.allclose(scores(budget=1, shared=True, prefixes=known), alone, atol=1e-5)
     assert int((alone != 0).sum()) > 100
-    asked = []
 
-    def agree(number: int) -> int:  # another process lacks a prompt, and has one chunk to score
-        asked.append(number)
-        return max(number, 1)
 
-    assert torch.allclose(scores(budget=10_000, shared=True, prefixes=known, agree=agree), alone, atol=1e-5)
-    assert asked[0] == 0 and len(asked) == 2, "both processes score the other way, and ask the same"
+@pytest.mark.parametrize("kind", ["live", "base"])
+def test_scoring_reads_responses_behind_the_prompts_of_play_and_thinking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(TrainedPolicy, "scores_as_sampled", False)  # as in bfloat16
+    options = {"method": "align_opsd", "auxiliary_loss": "distribution", "teacher_model_kind": kind}
+    trainer = make_trainer(tmp_path, script=False, max_steps=1, self_check=False, scoring_tokens=1, **options)
+    seen, calls = Counted(trainer.model), []
+
+    def counted(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        before = seen.tokens
+        found = call(*given, **options)
+        responses, rows = given[2], given[4]
+        calls.append((seen.tokens - before, int(responses.length[rows].sum())))
+        return found
+
+    for module in (scorer, teacher):
+        monkeypatch.setattr(module, "score_pairs", partial(counted, module.score_pairs))
+    trainer.train()
+    (own, most), (views, most_views) = calls
+    assert 0 < own <= most and 0 < views <= most_views
 
 
 @pytest.mark.parametrize("method", mostly_full(["align_opsd", "rlsd"]))

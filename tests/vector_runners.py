@@ -194,7 +194,7 @@ class LogitsTable:
     def __init__(self, logits: torch.Tensor):
         self._logits = logits
 
-    def states(self, rows: Packed) -> torch.Tensor:
+    def states(self, rows: Packed, before: Any = None) -> torch.Tensor:
         return self._logits[rows.labels[:, 0], rows.ids[:, 0]]
 
     def largest(self, states: torch.Tensor, count: int, mix: Any = None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from alignopsd_trl.sampling.plain import attention_of
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Mix, Padded, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -24,11 +24,11 @@ class ModelScorer:
         return self._log_probs(self._response_logits(prompt, response), response.ids)
 
     @torch.no_grad()
-    def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
+    def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         return self.shared_with_states(rows, before)[0]
 
     @torch.no_grad()
-    def shared_with_states(self, rows: Packed, before: Cache | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         states, labelled = self.states(rows, before), rows.labels != -100
         scores = torch.zeros(rows.labels.shape, device=self.device)
         logits = self._model.get_output_embeddings()(states[labelled])
@@ -36,14 +36,15 @@ class ModelScorer:
         return scores, states
 
     @torch.no_grad()
-    def states(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
-        cached = 0 if before is None else before.get_seq_length()
+    def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        cache = None if before is None else before()
+        cached = 0 if cache is None else cache.get_seq_length()
         return self._model.base_model(
             input_ids=rows.ids,
             attention_mask=rows.attention_mask(attention_of(self._model), cached),
             position_ids=rows.position,
-            past_key_values=before,
-            use_cache=before is not None,
+            past_key_values=cache,
+            use_cache=cache is not None,
         ).last_hidden_state
 
     @torch.no_grad()

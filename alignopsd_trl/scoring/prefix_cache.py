@@ -114,10 +114,6 @@ class PrefixCache:
         """Marks texts that will be needed again: they are evicted last."""
         self._kept.update(self._texts(texts))
 
-    def knows(self, texts: Sequence[Sequence[int]]) -> bool:
-        """Whether all texts are in the pool."""
-        return all(text in self._places for text in self._texts(texts))
-
     def _texts(self, texts: Sequence[Sequence[int]]) -> list[Text]:
         return [tuple(text) or (self._pad_id,) for text in texts]
 

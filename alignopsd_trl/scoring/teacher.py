@@ -36,7 +36,7 @@ class PrivilegedTeacher:
         gather: concatenates one-dimensional tensors of all processes.
         phases: opens a phase, by its name, whose seconds are counted.
         reader: parses the privileged thinking.
-        prefixes: the prompt cache of ``sampler``, where it is valid for scoring.
+        prefixes: the prompt cache of ``sampler``; `None` where it samples in another process.
         states: hidden states that `score` keeps for `vocabulary`; `None` where nobody asks for the latter.
     """
 
@@ -104,6 +104,7 @@ class PrivilegedTeacher:
                 mix=mix,
                 among=batch.taught,
                 known=self.states,
+                prefixes=self.prefixes,
             )
         width = batch.policy_mask.size(1)
         return ids[:, :width], logits[:, :width]

@@ -8,7 +8,7 @@ All ways give the same numbers up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -23,6 +23,9 @@ from alignopsd_trl.scoring.ragged import Ragged, plan_chunks
 Agree = Callable[[int], int]
 Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Row numbers ``(n,)`` and the logits ``(n, views, V)`` of a response's views -> their mixture ``(n, V)``."""
+Before = Callable[[], Cache]
+"""Returns the cache of the paths of packed rows, which the rows then do not contain. It is called under the weights
+that score."""
 States = dict[tuple[bytes, bytes], torch.Tensor]
 """Contents of a prompt and a response -> float32 hidden states ``(T, D)`` at the response."""
 KEPT, KEPT_FROM_SCORING = 2, 2**17
@@ -43,17 +46,13 @@ class ScoringModel(Protocol):
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor: ...
 
-    def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
-        """Returns ``(R, T)``, 0 where there is no label.
+    def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        """Returns ``(R, T)``, 0 where there is no label."""
 
-        Args:
-            before: the cache of the paths, which the rows then do not contain.
-        """
-
-    def states(self, rows: Packed) -> torch.Tensor:
+    def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
 
-    def shared_with_states(self, rows: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+    def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what `shared` and `states` return, from one forward."""
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,24 +103,22 @@ def score_pairs(
         nested: without ``shared``, encode a pair once that is a prefix of another one. It requires only that the model
             is causal.
         agree: all-reduces the maximum of a number, so that every process runs as many forwards as the busiest one.
-        prefixes: the prompt cache of an unsharded model, used if it holds all prompts on every process.
+        prefixes: a cache of an unsharded model, which keeps all prompts under the scoring weights.
         keep: receives hidden states for `largest_logits`, if they are not too many on any process (`KEPT_FROM_SCORING`)
-            and come with the scores (``shared``, without ``prefixes``).
+            and come with the scores (``shared``).
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
     """
     prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
     pairs = Pairs(prompts, responses, prompt, response)
-    if prefixes is not None and _known_everywhere(prefixes, prompts, prompt, agree):
-        return _score_behind(model, pairs, prefixes, pad_id, budget, _longest(responses))[place.to(model.device)]
     width = _longest(responses)
     keeps = keep is not None and shared and agree(len(pairs) * width) <= KEPT_FROM_SCORING
-    way = _score_and_keep if keeps else _score_packed if shared else _score_plain
-    limits = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
-    scores = _read(pairs, partial(way, model, pad_id=pad_id), width, **limits)
+    limits: dict[str, Any] = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
+    limits["prefixes"] = prefixes
+    scores = _read(model, pairs, _scores_and_states if keeps else _scores, width, **limits)
     if scores is None:
-        return torch.zeros((0, width), device=model.device)
+        return torch.zeros((len(place), width), device=model.device)
     if keep is not None and keeps:
         scores, states = scores[..., 0], scores[..., 1:]
         keep[b"", b""] = states.new_zeros(states.shape[1:])  # a process without pairs has to know the shape
@@ -129,72 +126,84 @@ def score_pairs(
     return scores[place.to(model.device)]
 
 
+Way = Callable[["ScoringModel", Packed, Before | None], torch.Tensor]
+"""A forward of packed rows: a value at each of their columns, ``(R, T, ...)``."""
+Rows = list[tuple[list[int], list[tuple[int, int]]]]
+"""The pairs of each row of a forward, with the first column and the length of each."""
+
+
 def _read(
+    model: ScoringModel, pairs: Pairs, way: Way, width: int, prefixes: PrefixCache | None, **limits: Any
+) -> torch.Tensor | None:
+    """Returns the values at each pair's response, ``(P, width, ...)``, 0 past its end; `None` without any forward.
+
+    Args:
+        prefixes, limits: as in `score_pairs`.
+    """
+    if prefixes is None:
+        forwards = _whole(model, pairs, way, **limits)
+    else:
+        forwards = _behind(model, pairs, way, prefixes, limits["pad_id"], limits["budget"])
+    result = None
+    for values, rows in forwards:
+        if result is None:
+            result = values.new_zeros((len(pairs), width, *values.shape[2:]))
+        if rows:
+            _take(values, rows, result)
+    return result
+
+
+def _whole(
+    model: ScoringModel,
     pairs: Pairs,
-    forward: Callable[[list[TreeRow]], torch.Tensor],
-    width: int,
+    way: Way,
     *,
     pad_id: int,
     budget: int,
     shared: bool,
     nested: bool,
     agree: Agree,
-) -> torch.Tensor | None:
-    """Returns the values at each pair's response, ``(P, width, ...)``, 0 past its end; `None` without any forward.
-
-    Args:
-        forward: tree rows -> a value at each of their columns, ``(R, columns, ...)``.
-        pad_id, budget, shared, nested, agree: as in `score_pairs`.
-    """
+) -> Iterator[tuple[torch.Tensor, Rows]]:
+    """Yields forwards of whole prompts and responses."""
     alone = [PairsOfRow([pair]) for pair in range(len(pairs))]
     rows = rows_of_pairs(pairs, budget, branch=shared) if shared or nested else alone
     tree_rows = [pairs.tree_row(row) for row in rows]
     lengths = torch.tensor([len(tree_row) + 1 for tree_row in tree_rows], dtype=torch.int64)
     chunks = [chunk.tolist() for chunk in plan_chunks(lengths, budget)]
     chunks += [[]] * (agree(len(chunks)) - len(chunks))  # before the forwards, which may gather parameters
-    result = None
     for chunk in chunks:
-        values = forward([tree_rows[number] for number in chunk] or [TreeRow([pad_id] * 4, [(2, 2)])])
-        if result is None:
-            result = values.new_zeros((len(pairs), width, *values.shape[2:]))
-        if chunk:
-            _take(values, [(rows[number].all, tree_rows[number].places()) for number in chunk], result)
-    return result
+        chosen = [tree_rows[number] for number in chunk] or [TreeRow([pad_id] * 4, [(2, 2)])]
+        if way is _scores and not shared:
+            values = _score_plain(model, chosen, pad_id)
+        else:
+            values = way(model, Packed.of(chosen, pad_id).to(model.device), None)
+        yield values, [(rows[number].all, tree_rows[number].places()) for number in chunk]
 
 
-def _known_everywhere(prefixes: PrefixCache, prompts: Ragged, rows: torch.Tensor, agree: Agree) -> bool:
-    """Whether every process has all its prompts in its cache: all must choose alike, as scoring runs collectives."""
-    here = prefixes.knows([prompts.row(row)[:-1] for row in rows.unique().tolist()])
-    return agree(int(not here)) == 0
-
-
-def _score_behind(
-    model: ScoringModel, pairs: Pairs, prefixes: PrefixCache, pad_id: int, budget: int, width: int
-) -> torch.Tensor:
-    """Returns scores ``(pairs, width)`` from the prompts' cached keys and values: the model gets responses only."""
+def _behind(
+    model: ScoringModel, pairs: Pairs, way: Way, prefixes: PrefixCache, pad_id: int, budget: int
+) -> Iterator[tuple[torch.Tensor, Rows]]:
+    """Yields forwards of the responses alone, behind the cached keys and values of their prompts."""
     rows = pairs.by_prompt()
     tree_rows = [pairs.behind(row) for row in rows]
     path = torch.tensor([len(tree_row.path) - 1 for tree_row in tree_rows], dtype=torch.int64)
     whole = torch.tensor([len(tree_row) for tree_row in tree_rows], dtype=torch.int64)
-    result = torch.zeros((len(pairs), width), dtype=torch.float32, device=model.device)
     for chunk in plan_chunks(torch.maximum(whole - path, whole // 4), budget):  # cached tokens take memory too
-        chosen = [tree_rows[number] for number in chunk.tolist()]
+        chosen, numbers = [tree_rows[number] for number in chunk.tolist()], chunk.tolist()
         packed = Packed.of(chosen, pad_id, paths=False)
         if not packed.ids.size(1):
             continue
-        cache = prefixes.cache([tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
-        scores = model.shared(packed.to(model.device), before=cache).float()
-        starts = path[chunk].tolist()
+        before = partial(prefixes.cache, [tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
         places = [
             [(first - start, length) for first, length in tree_row.places()]
-            for tree_row, start in zip(chosen, starts, strict=True)
+            for tree_row, start in zip(chosen, path[chunk].tolist(), strict=True)
         ]
-        _take(scores, list(zip([rows[number] for number in chunk.tolist()], places, strict=True)), result)
-    return result
+        found = list(zip([rows[number] for number in numbers], places, strict=True))
+        yield way(model, packed.to(model.device), before), found
 
 
-def _take(scores: torch.Tensor, rows: list[tuple[list[int], list[tuple[int, int]]]], result: torch.Tensor) -> None:
-    """Copies the values ``(R, T, ...)`` of each row's pairs, given by first column and length, into ``result``."""
+def _take(scores: torch.Tensor, rows: Rows, result: torch.Tensor) -> None:
+    """Copies the values ``(R, T, ...)`` of each row's pairs into ``result``."""
     places = [
         (row, pair, first, length)
         for row, (pairs, where) in enumerate(rows)
@@ -222,19 +231,24 @@ def _distinct_pairs(
     return first_prompt[unique[:, 0]], first_response[unique[:, 1]], place
 
 
-def _score_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """Scores rows by the packed forward: ``(R, T)`` float32, a score at each label's column."""
-    return model.shared(Packed.of(tree_rows, pad_id).to(model.device)).float()
+def _scores(model: ScoringModel, rows: Packed, before: Before | None) -> torch.Tensor:
+    """``(R, T)`` float32, a score at each label's column."""
+    return model.shared(rows, before).float()
 
 
-def _score_and_keep(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """As `_score_packed`, with the hidden state behind each score: ``(R, T, 1 + D)`` float32."""
-    scores, states = model.shared_with_states(Packed.of(tree_rows, pad_id).to(model.device))
+def _scores_and_states(model: ScoringModel, rows: Packed, before: Before | None) -> torch.Tensor:
+    """``(R, T, 1 + D)`` float32: a score and the hidden state behind it."""
+    scores, states = model.shared_with_states(rows, before)
     return torch.cat([scores.unsqueeze(-1), states], dim=-1)
 
 
+def _hidden(model: ScoringModel, rows: Packed, before: Before | None) -> torch.Tensor:
+    """``(R, T, D)``."""
+    return model.states(rows, before)
+
+
 def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """Scores rows without branches by TRL's own forward, with the same result as `_score_packed`."""
+    """Scores rows without branches by TRL's own forward, with the same result as `_scores`."""
     first = [tree_row.spans[0][0] for tree_row in tree_rows]
     prompts = Ragged.of([tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)])
     answers = Ragged.of([tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)])
@@ -264,6 +278,7 @@ def largest_logits(
     mix: Mix | None = None,
     among: torch.Tensor | None = None,
     known: States | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the model's ``count`` largest logits at each position of each response under its own prompt; with
     ``sources``, of a mixture of its logits under several prompts.
@@ -272,7 +287,7 @@ def largest_logits(
     head then reads the hidden states of all views of a response together.
 
     Args:
-        pad_id, budget, shared, nested, agree: as in `score_pairs`.
+        pad_id, budget, shared, nested, agree, prefixes: as in `score_pairs`.
         sources: ``(n, K)`` int64 prompts beside a response's own, padded with -1; equal K on all processes.
         mix: mixes the logits of each response's views; needed with ``sources``.
         among: ``(n,)`` bool, the responses to score; all by default.
@@ -290,7 +305,8 @@ def largest_logits(
     tokens = (responses.length * (views >= 0).sum(1))[wanted].cumsum(0) // (KEPT * budget)
     parts = list(wanted.split(tokens.unique_consecutive(return_counts=True)[1].tolist()))
     parts += [wanted[:0]] * (agree(len(parts)) - len(parts))  # before the forwards, as in `_read`
-    limits = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
+    limits: dict[str, Any] = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
+    limits["prefixes"] = prefixes
     for part in parts:
         row, slot = (views[part] >= 0).nonzero(as_tuple=True)
         prompt, response, place = _distinct_pairs(prompts, responses, views[part][row, slot], part[row])
@@ -330,8 +346,7 @@ def _states(
     """Returns hidden states ``(P, width, D)``, 0 past a response's end; `None` where no process has any."""
     contents = [pairs.content(number) for number in range(len(pairs))]
     new = torch.tensor([place for place, one in enumerate(contents) if one not in known], dtype=torch.int64)
-    forward = partial(_states_packed, model, pad_id=limits["pad_id"])
-    found = _read(pairs.among(new), forward, width, **limits)
+    found = _read(model, pairs.among(new), _hidden, width, **limits)
     if not known:
         return found
     result = known[b"", b""].new_zeros((len(pairs), width, known[b"", b""].size(1)))
@@ -341,8 +356,3 @@ def _states(
         if one in known:
             result[place, : len(known[one])] = known[one][:width]
     return result
-
-
-def _states_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """Encodes rows by the packed forward: ``(R, T, D)``."""
-    return model.states(Packed.of(tree_rows, pad_id).to(model.device))

@@ -24,14 +24,15 @@ class Snapshot:
     Attributes:
         sampler: plays the rollouts.
         thinker: samples privileged reasoning traces, with its own token limit.
-        prefixes: cache of encoded prompts; `None` where the policy does not sample in this process, and where another
-            model is the teacher.
+        prefixes: cache of encoded prompts; `None` where the policy does not sample in this process.
+        privileged_prefixes: that of ``thinker``: the same one, unless the teacher has weights of its own.
         teacher: plays privileged siblings; `None` if the policy itself does.
     """
 
     sampler: AnySampler
     thinker: BatchSampler
     prefixes: PrefixCache | None = None
+    privileged_prefixes: PrefixCache | None = None
     teacher: AnySampler | None = None
 
 
@@ -59,11 +60,11 @@ class Samplers:
         with self.backend.ready(), self.backend.prefixes(caches) as prefixes:
             sampler = self.backend.sampler(temperature, limit, prefixes)
             if self.teacher is None:
-                yield Snapshot(sampler, self.thinker(prefixes), prefixes)
+                yield Snapshot(sampler, self.thinker(prefixes), prefixes, prefixes)
                 return
             with self.backend.prefixes(caches) as own:
                 player = self._of_teacher(self.backend.sampler(temperature, limit, own), limit)
-                yield Snapshot(sampler, self.thinker(own), teacher=player)
+                yield Snapshot(sampler, self.thinker(own), prefixes, own, player)
 
     def thinker(self, prefixes: PrefixCache | None = None) -> BatchSampler:
         """Makes the sampler of privileged reasoning traces, which has its own token limit."""

@@ -15,6 +15,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Method
 from alignopsd_trl.patched import patched
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.self_check import SelfCheck
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
@@ -69,12 +70,12 @@ class Scorer:
             gather=self.processes.gather,
             phases=self.phases,
             reader=reader,
-            prefixes=snapshot.prefixes if self.shared and self.trained.scores_as_sampled else None,
+            prefixes=snapshot.privileged_prefixes if self.shared else None,
             states={} if distributions else None,
         )
 
-    def batch(self, trajectories: Sequence[Trajectory], method: Method) -> TurnBatch:
-        """Makes the batch of a round, with the masks and log-probs that the method and the update need."""
+    def batch(self, trajectories: Sequence[Trajectory], method: Method, snapshot: Snapshot) -> TurnBatch:
+        """Makes the batch of a snapshot's round, with the masks and log-probs that the method and the update need."""
         batch = TurnBatch.of(trajectories, self.tokenizer.pad_token_id, self.policy.device)
         if self.config.mask_truncated_completions:
             kept = torch.tensor([not turn.truncated for turn in batch.turns], dtype=torch.bool)
@@ -88,22 +89,32 @@ class Scorer:
             batch = replace(batch, taught=unsolved if batch.taught is None else batch.taught & unsolved)
         with self.phases("scoring"):
             if method.needs_student_log_probs or self.trained.needs_old_log_probs:
-                batch = replace(batch, student_log_probs=self.student(batch))
+                batch = replace(batch, student_log_probs=self.student(batch, snapshot.prefixes))
             if self.reference is not None:
                 batch = replace(batch, reference_log_probs=self.own(batch, reference=True))
         return batch
 
-    def student(self, batch: TurnBatch) -> torch.Tensor:
-        """Returns the policy's log-probs ``(M, L)``: those from sampling where scoring gives the same, else scores."""
+    def student(self, batch: TurnBatch, prefixes: PrefixCache | None) -> torch.Tensor:
+        """Returns the policy's log-probs ``(M, L)``: those from sampling where scoring gives the same, else scores.
+
+        Args:
+            prefixes: the sampler's prompt cache.
+        """
         if not self.trained.scores_as_sampled:
-            return self.own(batch)
+            return self.own(batch, prefixes=prefixes)
         found = batch.sampling_log_probs()
         missing = found.isnan().any(dim=1)
         if not self.processes.agree(int(missing.any())):
             return found
         return torch.where(missing[:, None], self.own(batch, among=missing.cpu()), found)
 
-    def own(self, batch: TurnBatch, reference: bool = False, among: torch.Tensor | None = None) -> torch.Tensor:
+    def own(
+        self,
+        batch: TurnBatch,
+        reference: bool = False,
+        among: torch.Tensor | None = None,
+        prefixes: PrefixCache | None = None,
+    ) -> torch.Tensor:
         """Returns log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference; 0
         for turns that nothing needs and for those outside ``among``, ``(M,)`` bool."""
         every = reference or self.trained.needs_old_log_probs or batch.scored is None
@@ -123,6 +134,7 @@ class Scorer:
             shared=self.shared,
             nested=self.config.merges_rows,
             agree=self.processes.agree,
+            prefixes=prefixes if self.shared else None,
         )
         result = scores.new_zeros(batch.policy_mask.shape)
         result[rows.to(result.device)] = scores[:, : result.size(1)]

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import Cache
 from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.patched import patched
 from alignopsd_trl.scoring.packing import Packed
-from alignopsd_trl.scoring.teacher_forcing import Mix, Padded
+from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.trl_compat.model import attention_of, policy_of, text_config, why_not_shared, without_checkpointing
 
@@ -203,36 +202,32 @@ class PolicyScorer:
         with self._scoring(), head_on_labels(self.device):
             return self._trainer._get_per_token_logps_and_entropies(model, ids, mask, length)[0].float()
 
-    def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
-        known = {"use_cache": False} if before is None else {"past_key_values": before}
-        mask = rows.attention_mask(attention_of(self._trainer), 0 if before is None else before.get_seq_length())
+    def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         with self._scoring(), self._trainer.accelerator.autocast(), head_on_labels(self.device):
-            output = self._model(
-                input_ids=rows.ids,
-                attention_mask=mask,
-                position_ids=None if mask is None else rows.position,  # with gaps transformers builds a mask
-                shift_labels=rows.labels,
-                fused_lm_head=True,
-                **known,
-            )
-        return output.log_probs.float()
+            return self._forward(rows, before, shift_labels=rows.labels, fused_lm_head=True).log_probs.float()
 
-    def states(self, rows: Packed) -> torch.Tensor:
-        mask, self._body = rows.attention_mask(attention_of(self._trainer)), Body(policy_of(self._trainer))
+    def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        self._body = Body(policy_of(self._trainer))
         with self._scoring(), self._trainer.accelerator.autocast(), self._body.watched():
-            self._trainer.model(
-                input_ids=rows.ids,
-                attention_mask=mask,
-                position_ids=None if mask is None else rows.position,  # as in `shared`
-                logits_to_keep=1,
-                use_cache=False,
-            )
+            self._forward(rows, before, logits_to_keep=1)
         return self._body.states
 
-    def shared_with_states(self, rows: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, rows: Packed, before: Before | None, **options: Any) -> Any:
+        cache = None if before is None else before()
+        mask = rows.attention_mask(attention_of(self._trainer), 0 if cache is None else cache.get_seq_length())
+        return self._model(
+            input_ids=rows.ids,
+            attention_mask=mask,
+            position_ids=None if mask is None else rows.position,  # with gaps transformers builds a mask
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **options,
+        )
+
+    def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         self._body = Body(policy_of(self._trainer))
         with self._body.watched():
-            return self.shared(rows), self._body.states
+            return self.shared(rows, before), self._body.states
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         (number, views, width, _), found = states.shape, []
