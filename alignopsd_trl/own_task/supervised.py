@@ -113,6 +113,9 @@ class Budget(TrainerCallback):
         self._look(state, agreement)
         if self.minutes is not None and agreement.loss < self.lowest:
             self.keep(state, given["model"], agreement.loss)
+        if self.until_read < math.inf and WITH_SKILL not in agreement.views:
+            self.until_read = math.inf
+            self._say(state, "until_read ends nothing: no held-out turn has the skill; see demonstrate --skilled_share")
         read = [one.views.get(WITH_SKILL, 0.0) for one in self.history[-LOOKS:]]
         if len(read) == LOOKS and fmean(read) >= self.until_read:
             self.cool(state)
