@@ -160,9 +160,9 @@ def test_turns_without_advantage_are_not_scored_and_nothing_changes(
 ) -> None:
     scored, inner = Counter(), PolicyScorer.shared
 
-    def counted(self, rows):
+    def counted(self, rows, before=None):
         scored[self._trainer.args.skip_zero_advantage] += int((rows.labels != -100).sum())
-        return inner(self, rows)
+        return inner(self, rows, before)
 
     monkeypatch.setattr(PolicyScorer, "shared", counted)
     runs = [_run(tmp_path / str(skip), method=method, skip_zero_advantage=skip)[0] for skip in (False, True)]

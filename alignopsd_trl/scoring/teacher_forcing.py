@@ -143,7 +143,7 @@ def _read(
     if prefixes is None:
         forwards = _whole(model, pairs, way, **limits)
     else:
-        forwards = _behind(model, pairs, way, prefixes, limits["pad_id"], limits["budget"])
+        forwards = _behind(model, pairs, way, prefixes, limits["pad_id"], limits["budget"], limits["agree"])
     result = None
     for values, rows in forwards:
         if result is None:
@@ -181,25 +181,28 @@ def _whole(
 
 
 def _behind(
-    model: ScoringModel, pairs: Pairs, way: Way, prefixes: PrefixCache, pad_id: int, budget: int
+    model: ScoringModel, pairs: Pairs, way: Way, prefixes: PrefixCache, pad_id: int, budget: int, agree: Agree
 ) -> Iterator[tuple[torch.Tensor, Rows]]:
     """Yields forwards of the responses alone, behind the cached keys and values of their prompts."""
     rows = pairs.by_prompt()
     tree_rows = [pairs.behind(row) for row in rows]
     path = torch.tensor([len(tree_row.path) - 1 for tree_row in tree_rows], dtype=torch.int64)
     whole = torch.tensor([len(tree_row) for tree_row in tree_rows], dtype=torch.int64)
-    for chunk in plan_chunks(torch.maximum(whole - path, whole // 4), budget):  # cached tokens take memory too
-        chosen, numbers = [tree_rows[number] for number in chunk.tolist()], chunk.tolist()
-        packed = Packed.of(chosen, pad_id, paths=False)
-        if not packed.ids.size(1):
+    weight = torch.maximum(whole - path, whole // 4)  # cached tokens take memory too
+    chunks = [chunk.tolist() for chunk in plan_chunks(weight, budget)]
+    chunks += [[]] * (agree(len(chunks)) - len(chunks))
+    for chunk in chunks:
+        chosen = [tree_rows[number] for number in chunk]
+        if not any(answer for tree_row in chosen for _, answer in tree_row.branches):
+            yield way(model, Packed.of([TreeRow([pad_id] * 4, [(2, 2)])], pad_id).to(model.device), None), []
             continue
+        packed = Packed.of(chosen, pad_id, paths=False).to(model.device)
         before = partial(prefixes.cache, [tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
-        places = [
-            [(first - start, length) for first, length in tree_row.places()]
-            for tree_row, start in zip(chosen, path[chunk].tolist(), strict=True)
-        ]
-        found = list(zip([rows[number] for number in numbers], places, strict=True))
-        yield way(model, packed.to(model.device), before), found
+        found = []
+        for number, tree_row in zip(chunk, chosen, strict=True):
+            start = len(tree_row.path) - 1
+            found.append((rows[number], [(first - start, length) for first, length in tree_row.places()]))
+        yield way(model, packed, before), found
 
 
 def _take(scores: torch.Tensor, rows: Rows, result: torch.Tensor) -> None:
