@@ -13,6 +13,7 @@ import pytest
 from fakes.lockstep_cases import POLICIES, Faulty, on_processes, shown
 from fakes.models import CONFIGS, SHAPE
 from fakes.playing import Seeded, Waiting, play_rows, play_suite, play_toy, seed_requests, toy_model
+from fakes.sweeps import mostly_full
 from fakes.toy import Scripted, ToyEnvironment, build_tokenizer, toy_dataset
 from fakes.trainers import losses, make_trainer
 from transformers import AutoModelForCausalLM
@@ -25,7 +26,7 @@ from alignopsd_trl.turns import StopReason, Trajectory
 # Equal, whatever the order
 
 
-@pytest.mark.parametrize("suite", POLICIES)
+@pytest.mark.parametrize("suite", mostly_full(POLICIES))
 def test_nobody_waits_and_all_wait_give_the_same_records(suite: str) -> None:
     (alone, _), (together, _) = play_suite(suite, Seeded), play_suite(suite, Waiting)
     assert shown(alone) == shown(together)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fakes.endpoint import answering
 from fakes.own_task import fails, rows_of
+from fakes.sweeps import mostly_full
 
 from alignopsd_trl.cli import main
 
@@ -93,7 +94,7 @@ def test_an_endpoint_that_plays_leaves_demonstrations(maze: Path) -> None:
     assert all(one["messages"] in prompts for one in asked)  # episodes ask side by side, in any order
 
 
-@pytest.mark.parametrize("thinking", ["keep", "drop"])
+@pytest.mark.parametrize("thinking", mostly_full(["drop", "keep"]))
 def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
     maze: Path, thinking: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
