@@ -155,7 +155,7 @@ class Counting:
         self._count(int(prompt.mask.sum() + response.mask.sum()), prompt.mask.numel() + response.mask.numel())
         return torch.zeros(response.mask.shape)
 
-    def shared(self, rows: Packed) -> torch.Tensor:
+    def shared(self, rows: Packed, before: Any = None) -> torch.Tensor:
         self._count(int((rows.segment >= 0).sum()), rows.segment.numel())
         return torch.zeros(rows.segment.shape)
 

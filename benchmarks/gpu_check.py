@@ -165,9 +165,9 @@ class Meter(TrainerCallback):
                 setattr(PolicyScorer, name, inner)
 
     def _counted(self, inner: Callable) -> Callable:
-        def scored(scorer: Any, *batch: Padded | Packed, **known: Any) -> Any:
-            self.tokens["scored"] += sum(map(useful, batch))
-            return inner(scorer, *batch, **known)
+        def scored(scorer: Any, *given: Any) -> Any:
+            self.tokens["scored"] += sum(useful(one) for one in given if isinstance(one, (Padded, Packed)))
+            return inner(scorer, *given)
 
         return scored
 

@@ -110,7 +110,9 @@ class StockScorer(Scorer):
         teacher.__class__, teacher.trainer = StockTeacher, self.trainer
         return teacher
 
-    def own(self, batch: Any, reference: bool = False, among: torch.Tensor | None = None) -> torch.Tensor:
+    def own(
+        self, batch: Any, reference: bool = False, among: torch.Tensor | None = None, prefixes: Any = None
+    ) -> torch.Tensor:
         prompts, responses = ([getattr(turn, name) for turn in batch.turns] for name in ("prompt_ids", "response_ids"))
         return stock_scores(self.trainer, prompts, responses, batch.policy_mask.size(1))
 
