@@ -126,7 +126,7 @@ def score_pairs(
     return scores[place.to(model.device)]
 
 
-Way = Callable[["ScoringModel", Packed, Before | None], torch.Tensor]
+Way = Callable[[ScoringModel, Packed, Before | None], torch.Tensor]
 """A forward of packed rows: a value at each of their columns, ``(R, T, ...)``."""
 Rows = list[tuple[list[int], list[tuple[int, int]]]]
 """The pairs of each row of a forward, with the first column and the length of each."""
@@ -172,7 +172,7 @@ def _whole(
     chunks = [chunk.tolist() for chunk in plan_chunks(lengths, budget)]
     chunks += [[]] * (agree(len(chunks)) - len(chunks))  # before the forwards, which may gather parameters
     for chunk in chunks:
-        chosen = [tree_rows[number] for number in chunk] or [TreeRow([pad_id] * 4, [(2, 2)])]
+        chosen = [tree_rows[number] for number in chunk] or [_blank(pad_id)]
         if way is _scores and not shared:
             values = _score_plain(model, chosen, pad_id)
         else:
@@ -194,7 +194,7 @@ def _behind(
     for chunk in chunks:
         chosen = [tree_rows[number] for number in chunk]
         if not any(answer for tree_row in chosen for _, answer in tree_row.branches):
-            yield way(model, Packed.of([TreeRow([pad_id] * 4, [(2, 2)])], pad_id).to(model.device), None), []
+            yield way(model, Packed.of([_blank(pad_id)], pad_id).to(model.device), None), []
             continue
         packed = Packed.of(chosen, pad_id, paths=False).to(model.device)
         before = partial(prefixes.cache, [tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
@@ -203,6 +203,11 @@ def _behind(
             start = len(tree_row.path) - 1
             found.append((rows[number], [(first - start, length) for first, length in tree_row.places()]))
         yield way(model, packed, before), found
+
+
+def _blank(pad_id: int) -> TreeRow:
+    """Makes the row of a process that has fewer forwards than another one."""
+    return TreeRow([pad_id] * 4, [(2, 2)])
 
 
 def _take(scores: torch.Tensor, rows: Rows, result: torch.Tensor) -> None:

@@ -106,7 +106,7 @@ class Scorer:
         missing = found.isnan().any(dim=1)
         if not self.processes.agree(int(missing.any())):
             return found
-        return torch.where(missing[:, None], self.own(batch, among=missing.cpu()), found)
+        return torch.where(missing[:, None], self.own(batch, among=missing.cpu(), prefixes=prefixes), found)
 
     def own(
         self,
