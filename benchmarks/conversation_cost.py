@@ -41,7 +41,7 @@ from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironmen
 from alignopsd_trl.rollout import Player, Responses
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Padded, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, Padded, score_pairs
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.turn_rows import Layout, collate_rows, sub_chunks
 from alignopsd_trl.turns import Seeds, Trajectory, TurnBatch
@@ -173,12 +173,12 @@ def views(batch: TurnBatch, matched: float) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def count_scoring(batch: TurnBatch, arguments: argparse.Namespace, alone: bool) -> dict[str, int]:
-    model, options = Counting(), {"pad_id": 0, "budget": arguments.budget, "shared": not alone}
+    model, forwards = Counting(), Forwards(pad_id=0, budget=arguments.budget, shared=not alone)
     responses = Ragged.of([turn.response_ids for turn in batch.turns])
     every = torch.arange(len(batch))
-    score_pairs(model, Ragged.of([turn.prompt_ids for turn in batch.turns]), responses, every, every, **options)
+    score_pairs(model, Ragged.of([turn.prompt_ids for turn in batch.turns]), responses, every, every, forwards)
     privileged = Ragged.of([turn.privileged_ids for turn in batch.turns])
-    score_pairs(model, privileged, responses, *views(batch, arguments.matched), **options)
+    score_pairs(model, privileged, responses, *views(batch, arguments.matched), forwards)
     return dict(model.tokens)
 
 

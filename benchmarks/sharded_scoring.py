@@ -31,7 +31,7 @@ from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
 from alignopsd_trl.environments import load  # noqa: E402
 from alignopsd_trl.models import resolve_model  # noqa: E402
 from alignopsd_trl.scoring.ragged import Ragged  # noqa: E402
-from alignopsd_trl.scoring.teacher_forcing import score_pairs  # noqa: E402
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs  # noqa: E402
 from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
 
 Pairs = tuple[list[list[int]], list[list[int]], list[int], list[int]]
@@ -109,14 +109,16 @@ def useful(pairs: Pairs) -> int:
 
 def seconds(trainer: AlignOPSDTrainer, pairs: Pairs, budget: int, shared: bool, repeats: int) -> list[float]:
     prompts, responses, source, target = pairs
+    forwards = Forwards(
+        pad_id=trainer.processing_class.pad_token_id, budget=budget, shared=shared, agree=trainer.processes.agree
+    )
     took = []
     for _ in range(repeats + 1):
         dist.barrier()
         start = time.perf_counter()
         score_pairs(
             PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), torch.tensor(source),
-            torch.tensor(target), pad_id=trainer.processing_class.pad_token_id, budget=budget, shared=shared,
-            agree=trainer.processes.agree,
+            torch.tensor(target), forwards,
         )  # fmt: skip
         dist.barrier()
         took.append(time.perf_counter() - start)

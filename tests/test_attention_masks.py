@@ -13,7 +13,7 @@ from fakes.trainers import difference, losses, make_trainer
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 SHAPE = {
@@ -67,11 +67,11 @@ def test_only_branches_and_sampling_are_masked(tmp_path: Path, policy: Path, mon
 def test_scoring_of_pairs_alone_needs_no_mask(tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(tmp_path, policy=policy, share_prefixes=False)
     prompts, responses = Ragged.of([[5, 6, 7], [8]]), Ragged.of([[9, 3], [4, 4, 5]])
-    rows, options = torch.arange(2), {"pad_id": 0, "budget": 100, "shared": False}
+    rows, forwards = torch.arange(2), Forwards(pad_id=0, budget=100)
     with attention_calls(monkeypatch) as counted:
-        found = score_pairs(PolicyScorer(trainer), prompts, responses, rows, rows, **options)
+        found = score_pairs(PolicyScorer(trainer), prompts, responses, rows, rows, forwards)
     monkeypatch.setattr("alignopsd_trl.trl_compat.scoring.why_not_shared", lambda trainer: "it is told so")
-    expected = score_pairs(PolicyScorer(trainer), prompts, responses, rows, rows, **options)
+    expected = score_pairs(PolicyScorer(trainer), prompts, responses, rows, rows, forwards)
     assert counted[None] == {"causal": SHAPE["num_hidden_layers"]}
     assert torch.allclose(found, expected, atol=1e-5) and bool((expected != 0).any())
 

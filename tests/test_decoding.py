@@ -24,7 +24,7 @@ from alignopsd_trl.scoring import kv_memory as kv_memory
 from alignopsd_trl.scoring.packing import PROVEN
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.trl_compat.own_loop import samples_plainly
 from alignopsd_trl.trl_compat.policy import TrainedPolicy
@@ -91,8 +91,8 @@ def test_kept_log_probs_are_those_of_scoring(tmp_path: Path, options: dict) -> N
         responses, kept = trainer.backend.sampler(0.8, 12, prefixes).respond(prompts)
     rows = torch.arange(len(prompts))
     scores = score_pairs(
-        PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows, pad_id=0, budget=900,
-        shared=True,
+        PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows,
+        Forwards(pad_id=0, budget=900, shared=True),
     )  # fmt: skip
     for row, values in enumerate(kept):
         assert torch.allclose(scores[row, : len(values)], torch.tensor(values), atol=1e-5)

@@ -18,7 +18,7 @@ from alignopsd_trl.scoring import prefix_cache, teacher
 from alignopsd_trl.scoring.packing import PROVEN
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.training import scorer
 from alignopsd_trl.trl_compat.model import attention_of
 from alignopsd_trl.trl_compat.policy import TrainedPolicy
@@ -118,7 +118,7 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
     def scores(**options) -> torch.Tensor:
         return score_pairs(
             PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), prompt_rows, response_rows,
-            pad_id=0, **options,
+            Forwards(pad_id=0, **options),
         )  # fmt: skip
 
     alone = scores(budget=64, shared=False)

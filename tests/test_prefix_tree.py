@@ -13,7 +13,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.trl_compat.scoring import PolicyScorer, head_on_labels
 
 
@@ -98,8 +98,8 @@ def test_scores_are_those_of_each_pair_alone(tmp_path: Path, shared: bool, neste
         return inner(*arguments, input_ids=input_ids, **options)
 
     trainer.model.base_model.forward = counted
-    options = {"pad_id": 0, "budget": budget, "shared": shared, "nested": nested}
-    scores = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, **options)
+    forwards = Forwards(pad_id=0, budget=budget, shared=shared, nested=nested)
+    scores = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
     encoded = tokens[0]
     for row, (prompt, response) in enumerate(zip(prompt_rows.tolist(), response_rows.tolist(), strict=True)):
         context, answer = prompts.row(prompt), responses.row(response)

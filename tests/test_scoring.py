@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.scoring import teacher_forcing
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import largest_logits, plan_chunks, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits, plan_chunks, score_pairs
 from alignopsd_trl.trl_compat.scoring import PolicyScorer, logits_at
 
 
@@ -66,7 +67,12 @@ def test_plain_and_shared_scores_are_those_of_each_pair_alone(
     trainer = make_trainer(tmp_path, parts={"peft_config": config} if lora else None)
     prompts, responses, prompt_rows, response_rows = _requests()
     scores = score_pairs(
-        PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, pad_id=0, budget=budget, shared=shared
+        PolicyScorer(trainer),
+        prompts,
+        responses,
+        prompt_rows,
+        response_rows,
+        Forwards(pad_id=0, budget=budget, shared=shared),
     )
     assert scores.dtype == torch.float32 and scores.shape == (len(prompt_rows), int(responses.length.max()))
     for row, (prompt, response) in enumerate(zip(prompt_rows.tolist(), response_rows.tolist(), strict=True)):
@@ -79,8 +85,8 @@ def test_plain_and_shared_scores_are_those_of_each_pair_alone(
 def test_one_very_long_prompt_changes_no_other_score(tmp_path: Path, shared: bool) -> None:
     trainer = make_trainer(tmp_path)
     prompts, responses, prompt_rows, response_rows = _requests()
-    options = {"pad_id": 0, "budget": 2000, "shared": shared}
-    before = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, **options)
+    forwards = Forwards(pad_id=0, budget=2000, shared=shared)
+    before = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
     ids, mask = prompts.padded(torch.arange(6), 0, "right")
     longer = Ragged.of([row[keep].tolist() for row, keep in zip(ids, mask, strict=True)] + [[5] * 400])
     after = score_pairs(
@@ -89,7 +95,7 @@ def test_one_very_long_prompt_changes_no_other_score(tmp_path: Path, shared: boo
         responses,
         torch.cat([prompt_rows, torch.tensor([6])]),
         torch.cat([response_rows, torch.tensor([0])]),
-        **options,
+        forwards,
     )
     assert torch.allclose(after[:-1], before, atol=1e-5) and after[-1].any()
 
@@ -109,9 +115,8 @@ def test_sharing_encodes_each_prompt_once(tmp_path: Path) -> None:
     tokens = []
     for shared in (False, True):
         seen["tokens"] = 0
-        score_pairs(
-            PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, pad_id=0, budget=10**6, shared=shared
-        )
+        forwards = Forwards(pad_id=0, budget=10**6, shared=shared)
+        score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
         tokens.append(seen["tokens"])
     assert tokens[1] < tokens[0] / 2
 
@@ -120,9 +125,8 @@ def test_no_gradient_leaves(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     prompts, responses, prompt_rows, response_rows = _requests()
     for shared in (False, True):
-        scores = score_pairs(
-            PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, pad_id=0, budget=500, shared=shared
-        )
+        forwards = Forwards(pad_id=0, budget=500, shared=shared)
+        scores = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
         assert not scores.requires_grad
 
 
@@ -132,9 +136,8 @@ def test_every_process_runs_as_many_forwards_as_the_busiest(tmp_path: Path) -> N
     inner = scorer.plain
     scorer.plain = lambda prompt, response: calls.append(1) or inner(prompt, response)
     nothing = torch.tensor([], dtype=torch.int64)
-    scores = score_pairs(
-        scorer, Ragged.of([]), Ragged.of([]), nothing, nothing, pad_id=0, budget=10, shared=False, agree=lambda n: 3
-    )
+    forwards = Forwards(pad_id=0, budget=10, agree=lambda n: 3)
+    scores = score_pairs(scorer, Ragged.of([]), Ragged.of([]), nothing, nothing, forwards)
     assert len(calls) == 3 and scores.shape == (0, 1)
 
 
@@ -159,17 +162,17 @@ def test_largest_logits_are_those_of_each_response_alone(
     sources = torch.tensor([[1, 2], [-1, -1], [1, 5], [4, -1], [3, -1], [2, 0]])
     views: dict[str, Any] = {"sources": sources, "mix": _mean} if several else {}
     among = torch.tensor([True, True, True, False, True, True])
-    scorer, limits, known = PolicyScorer(trainer), {"pad_id": 0, "budget": budget, "shared": shared}, {}
+    scorer, forwards, known = PolicyScorer(trainer), Forwards(pad_id=0, budget=budget, shared=shared), {}
     if kept != "nothing":
         every = torch.cat([torch.arange(6)[:, None], sources], dim=1) if several else torch.arange(6)[:, None]
         row, slot = (every >= 0).nonzero()[: None if kept == "all views" else 3].T
         pairs = (prompts, responses, every[row, slot], row)
-        scores = score_pairs(scorer, *pairs, **limits, keep=known)
-        assert torch.allclose(scores, score_pairs(scorer, *pairs, **limits), atol=1e-5)
+        scores = score_pairs(scorer, *pairs, forwards, keep=known)
+        assert torch.allclose(scores, score_pairs(scorer, *pairs, forwards), atol=1e-5)
         assert known
     if kept == "all views":
         scorer.states = None  # no forward is needed
-    ids, logits = largest_logits(scorer, prompts, responses, 5, **limits, among=among, **views, known=known)
+    ids, logits = largest_logits(scorer, prompts, responses, 5, forwards, among=among, **views, known=known)
     assert ids.shape == logits.shape == (6, int(responses.length.max()), 5) and not logits.requires_grad
     for row in range(6):
         whole = []
@@ -189,12 +192,14 @@ def test_largest_logits_are_those_of_each_response_alone(
 def test_too_many_hidden_states_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, responses, prompt, response = _requests()
     scorer, known = PolicyScorer(make_trainer(tmp_path)), {}
-    limits = {"pad_id": 0, "budget": 90, "shared": True, "keep": known}
+    forwards = Forwards(pad_id=0, budget=90, shared=True)
     monkeypatch.setattr(teacher_forcing, "KEPT_FROM_SCORING", len(prompt) * int(responses.length.max()) + 1)
     # another process has more, and all have to choose alike
-    score_pairs(scorer, prompts, responses, prompt, response, **limits, agree=lambda number: 10 * number)
+    score_pairs(
+        scorer, prompts, responses, prompt, response, replace(forwards, agree=lambda number: 10 * number), known
+    )
     assert not known
-    score_pairs(scorer, prompts, responses, prompt, response, **limits)
+    score_pairs(scorer, prompts, responses, prompt, response, forwards, known)
     assert known
 
 

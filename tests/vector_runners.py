@@ -39,7 +39,7 @@ from alignopsd_trl.methods.align_opsd.spans import (
 )
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import largest_logits
+from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits
 from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch
 
 RUNNERS: dict[str, Callable[[Case, Case], Case]] = {}
@@ -225,8 +225,10 @@ def distribution(inputs: Case, params: Case) -> Case:
     mixture = Mixture.of(sources, views, params["aggregation"], params["distribution_temperature"])
     rows = list(range(len(mask)))
     prompts, responses = Ragged.of([[row] for row in rows]), Ragged.of([[row] * mask.size(1) for row in rows])
-    limits = {"pad_id": 0, "budget": 12, "sources": mixture.sources, "mix": mixture}
-    ids, logits = largest_logits(LogitsTable(table), prompts, responses, params["size"], **limits)
+    ids, logits = largest_logits(
+        LogitsTable(table), prompts, responses, params["size"], Forwards(pad_id=0, budget=12),
+        sources=mixture.sources, mix=mixture,
+    )  # fmt: skip
     options = {f"distribution_{name}": params[name] for name in ("beta", "weighting")}
     options |= {"distribution_temperature": params["distribution_temperature"], "auxiliary_loss": "distribution"}
     live = real(inputs["student_logits"]).requires_grad_()

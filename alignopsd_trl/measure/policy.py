@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from alignopsd_trl.sampling.plain import attention_of
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Before, Forwards, Mix, Padded, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -61,7 +61,7 @@ class ModelScorer:
         prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
         responses = Ragged.of([turn.response_ids for turn in batch.turns])
         rows = torch.arange(len(batch))
-        scores = score_pairs(self, prompts, responses, rows, rows, pad_id=pad_id, budget=budget, shared=False)
+        scores = score_pairs(self, prompts, responses, rows, rows, Forwards(pad_id=pad_id, budget=budget))
         return scores[:, : batch.policy_mask.size(1)]
 
     def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

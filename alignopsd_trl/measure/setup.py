@@ -37,6 +37,7 @@ from alignopsd_trl.rollout import Player, SortedByLength, make_player, no_skills
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
+from alignopsd_trl.scoring.teacher_forcing import Forwards
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.compatibility import adapted
 from alignopsd_trl.training.phases import Phases
@@ -133,9 +134,11 @@ class Session:
             _sampler(self.model, self.tokenizer, config, longest, self.arguments.batch_size),
             self.tokenizer,
             self.encoder,
-            budget=config.scoring_tokens,
-            share_prefixes=config.share_prefixes and shares_prompts(self.model),
-            agree=lambda number: number,
+            forwards=Forwards(
+                pad_id=self.tokenizer.pad_token_id,
+                budget=config.scoring_tokens,
+                shared=config.share_prefixes and shares_prompts(self.model),
+            ),
             gather=lambda values: values,
             phases=Phases(),
             reader=reader_for(self.tokenizer, self.player.environments, PlayOptions.of(config)),

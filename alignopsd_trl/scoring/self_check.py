@@ -18,7 +18,7 @@ import torch
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import ScoringModel, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
 ROWS = 4
@@ -85,7 +85,7 @@ class SelfCheck:
         reference: the frozen reference, `None` where there is none or it need not equal the policy.
         teacher: ``(batch, source, target)`` -> log-probs under privileged prompts, `None` for methods without.
         encoder: texts -> unit vectors, `None` for methods without.
-        pad_id, budget, shared: arguments of `score_pairs`.
+        forwards: of scoring, without known prompts.
         sampled: whether the sampler gives log-probs.
         exact: whether the policy computes in float32.
     """
@@ -96,9 +96,7 @@ class SelfCheck:
     teacher: Callable[[TurnBatch, torch.Tensor, torch.Tensor], torch.Tensor] | None
     encoder: Callable[[Sequence[str]], torch.Tensor] | None
     _: KW_ONLY
-    pad_id: int
-    budget: int
-    shared: bool
+    forwards: Forwards
     sampled: bool
     exact: bool
 
@@ -121,7 +119,7 @@ class SelfCheck:
             found["reference"] = _mean(plain - self._score(self.reference, few, rows), few)
         if self.teacher is not None:
             found["empty_skill"] = _mean(plain - self.teacher(few, rows, rows), few)
-        if self.shared:
+        if self.forwards.shared:
             found["shared_prefix"] = _mean(plain - self._score(self.policy, few, rows, shared=True), few)
         return self._judge(found)
 
@@ -160,10 +158,7 @@ class SelfCheck:
             Ragged.of([*beginnings, *responses]),
             rows.repeat(1 + shared),
             torch.arange(len(beginnings) + len(responses)),
-            pad_id=self.pad_id,
-            budget=budget or self.budget,
-            shared=shared,
-            agree=self.processes.agree,
+            dataclasses.replace(self.forwards, budget=budget or self.forwards.budget, shared=shared, nested=False),
         )
         return scores[len(beginnings) :]
 

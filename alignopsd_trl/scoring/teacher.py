@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.rollout import BatchSampler
-from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Agree, Mix, ScoringModel, States, largest_logits, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, Mix, ScoringModel, States, largest_logits, score_pairs
 from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 
 
@@ -29,14 +28,11 @@ class PrivilegedTeacher:
         sampler: of the privileged thinking (its own token limit, the rollout's temperature).
         tokenizer: decodes the privileged thinking.
         encoder: texts -> unit vectors ``(n, D)``; `None` if the method needs none.
-        budget: padded tokens per scoring forward.
-        share_prefixes: whether a prompt may be encoded once for several responses.
-        nested: as in `score_pairs`.
-        agree: all-reduces the maximum of a number.
+        forwards: of scoring; its ``prefixes`` are the prompt cache of ``sampler``, `None` where that samples in another
+            process.
         gather: concatenates one-dimensional tensors of all processes.
         phases: opens a phase, by its name, whose seconds are counted.
         reader: parses the privileged thinking.
-        prefixes: the prompt cache of ``sampler``; `None` where it samples in another process.
         states: hidden states that `score` keeps for `vocabulary`; `None` where nobody asks for the latter.
     """
 
@@ -45,14 +41,10 @@ class PrivilegedTeacher:
     tokenizer: PreTrainedTokenizerBase
     encoder: Callable[[Sequence[str]], torch.Tensor] | None
     _: KW_ONLY
-    budget: int
-    share_prefixes: bool
-    nested: bool = False
-    agree: Agree
+    forwards: Forwards
     gather: Callable[[torch.Tensor], torch.Tensor]
     phases: Callable[[str], AbstractContextManager[None]]
     reader: Reader
-    prefixes: PrefixCache | None = None
     states: States | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -68,12 +60,7 @@ class PrivilegedTeacher:
                 Ragged.of([turn.response_ids for turn in batch.turns]),
                 source[wanted],
                 target[wanted],
-                pad_id=self.tokenizer.pad_token_id,
-                budget=self.budget,
-                shared=self.share_prefixes,
-                nested=self.nested,
-                agree=self.agree,
-                prefixes=self.prefixes,
+                self.forwards,
                 keep=self.states,
             )
         if batch.taught is None or batch.student_log_probs is None:
@@ -95,16 +82,11 @@ class PrivilegedTeacher:
                 Ragged.of([turn.privileged_ids for turn in batch.turns]),
                 Ragged.of([turn.response_ids for turn in batch.turns]),
                 min(count, self.model.vocabulary),
-                pad_id=self.tokenizer.pad_token_id,
-                budget=self.budget,
-                shared=self.share_prefixes,
-                nested=self.nested,
-                agree=self.agree,
+                self.forwards,
                 sources=sources,
                 mix=mix,
                 among=batch.taught,
                 known=self.states,
-                prefixes=self.prefixes,
             )
         width = batch.policy_mask.size(1)
         return ids[:, :width], logits[:, :width]
@@ -122,12 +104,12 @@ class PrivilegedTeacher:
 
     def _thoughts(self, batch: TurnBatch, places: list[int], actions: bool) -> list[Thought]:
         turns = [batch.turns[place] for place in places]
-        if not self.agree(len(turns)):
+        if not self.forwards.agree(len(turns)):
             return []
-        if self.prefixes is not None and batch.scored is not None:
+        if self.forwards.prefixes is not None and batch.scored is not None:
             wanted = batch.scored.tolist()
             scored = [turn for place, turn in zip(places, turns, strict=True) if wanted[place]]
-            self.prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
+            self.forwards.prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
         with self.phases("privileged_thinking"):
             responses = self.respond([turn.privileged_ids for turn in turns], None if actions else self.reader)
         if not turns:  # `batch_decode` of no response returns one text
@@ -139,7 +121,7 @@ class PrivilegedTeacher:
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> list[list[int]]:
         """Samples a response of these weights to each prompt. A collective; processes with fewer prompts fill up."""
-        width = self.agree(len(prompts))
+        width = self.forwards.agree(len(prompts))
         filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(prompts))
         return self.sampler.respond([*prompts, *filler], until).ids[: len(prompts)] if width else []
 

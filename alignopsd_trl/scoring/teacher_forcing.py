@@ -8,10 +8,10 @@ All ways give the same numbers up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from transformers import Cache
@@ -77,6 +77,29 @@ class Padded:
         return cls(*torch.stack([ids, mask.to(torch.int64)]).to(device))
 
 
+@dataclass(frozen=True)
+class Forwards:
+    """How pairs become the rows of forwards. Must be equal on all processes, as must be the calls.
+
+    Args:
+        pad_id: id of the padding token.
+        budget: padded tokens per forward.
+        shared: encode each prompt and each dialogue once, with other responses as branches.
+        nested: without ``shared``, encode a pair once that is a prefix of another one. It requires only that the model
+            is causal.
+        agree: all-reduces the maximum of a number, so that every process runs as many forwards as the busiest one.
+        prefixes: a cache of an unsharded model, which keeps all prompts under the scoring weights.
+    """
+
+    _: KW_ONLY
+    pad_id: int
+    budget: int
+    shared: bool = False
+    nested: bool = False
+    agree: Agree = lambda number: number
+    prefixes: PrefixCache | None = None
+
+
 @torch.no_grad()
 def score_pairs(
     model: ScoringModel,
@@ -84,28 +107,15 @@ def score_pairs(
     responses: Ragged,
     prompt_rows: torch.Tensor,
     response_rows: torch.Tensor,
-    *,
-    pad_id: int,
-    budget: int,
-    shared: bool,
-    nested: bool = False,
-    agree: Agree = lambda number: number,
-    prefixes: PrefixCache | None = None,
+    forwards: Forwards,
     keep: States | None = None,
 ) -> torch.Tensor:
     """Scores ``responses[response_rows]`` under ``prompts[prompt_rows]``.
 
     Args:
         prompt_rows, response_rows: ``(P,)`` int64.
-        budget: padded tokens per forward.
-        shared: encode each prompt and each dialogue once, with other responses as branches. Must be equal on all
-            processes, as must be the calls.
-        nested: without ``shared``, encode a pair once that is a prefix of another one. It requires only that the model
-            is causal.
-        agree: all-reduces the maximum of a number, so that every process runs as many forwards as the busiest one.
-        prefixes: a cache of an unsharded model, which keeps all prompts under the scoring weights.
         keep: receives hidden states for `largest_logits`, if they are not too many on any process (`KEPT_FROM_SCORING`)
-            and come with the scores (``shared``).
+            and come with the scores (`Forwards.shared`).
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
@@ -113,10 +123,8 @@ def score_pairs(
     prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
     pairs = Pairs(prompts, responses, prompt, response)
     width = _longest(responses)
-    keeps = keep is not None and shared and agree(len(pairs) * width) <= KEPT_FROM_SCORING
-    limits: dict[str, Any] = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
-    limits["prefixes"] = prefixes
-    scores = _read(model, pairs, _scores_and_states if keeps else _scores, width, **limits)
+    keeps = keep is not None and forwards.shared and forwards.agree(len(pairs) * width) <= KEPT_FROM_SCORING
+    scores = _read(model, pairs, _scores_and_states if keeps else _scores, width, forwards)
     if scores is None:
         return torch.zeros((len(place), width), device=model.device)
     if keep is not None and keeps:
@@ -132,20 +140,10 @@ Rows = list[tuple[list[int], list[tuple[int, int]]]]
 """The pairs of each row of a forward, with the first column and the length of each."""
 
 
-def _read(
-    model: ScoringModel, pairs: Pairs, way: Way, width: int, prefixes: PrefixCache | None, **limits: Any
-) -> torch.Tensor | None:
-    """Returns the values at each pair's response, ``(P, width, ...)``, 0 past its end; `None` without any forward.
-
-    Args:
-        prefixes, limits: as in `score_pairs`.
-    """
-    if prefixes is None:
-        forwards = _whole(model, pairs, way, **limits)
-    else:
-        forwards = _behind(model, pairs, way, prefixes, limits["pad_id"], limits["budget"], limits["agree"])
+def _read(model: ScoringModel, pairs: Pairs, way: Way, width: int, forwards: Forwards) -> torch.Tensor | None:
+    """Returns the values at each pair's response, ``(P, width, ...)``, 0 past its end; `None` without any forward."""
     result = None
-    for values, rows in forwards:
+    for values, rows in (_whole if forwards.prefixes is None else _behind)(model, pairs, way, forwards):
         if result is None:
             result = values.new_zeros((len(pairs), width, *values.shape[2:]))
         if rows:
@@ -153,56 +151,48 @@ def _read(
     return result
 
 
-def _whole(
-    model: ScoringModel,
-    pairs: Pairs,
-    way: Way,
-    *,
-    pad_id: int,
-    budget: int,
-    shared: bool,
-    nested: bool,
-    agree: Agree,
-) -> Iterator[tuple[torch.Tensor, Rows]]:
+def _whole(model: ScoringModel, pairs: Pairs, way: Way, forwards: Forwards) -> Iterator[tuple[torch.Tensor, Rows]]:
     """Yields forwards of whole prompts and responses."""
-    alone = [PairsOfRow([pair]) for pair in range(len(pairs))]
-    rows = rows_of_pairs(pairs, budget, branch=shared) if shared or nested else alone
+    if forwards.shared or forwards.nested:
+        rows = rows_of_pairs(pairs, forwards.budget, branch=forwards.shared)
+    else:
+        rows = [PairsOfRow([pair]) for pair in range(len(pairs))]
     tree_rows = [pairs.tree_row(row) for row in rows]
-    lengths = torch.tensor([len(tree_row) + 1 for tree_row in tree_rows], dtype=torch.int64)
-    chunks = [chunk.tolist() for chunk in plan_chunks(lengths, budget)]
-    chunks += [[]] * (agree(len(chunks)) - len(chunks))  # before the forwards, which may gather parameters
-    for chunk in chunks:
-        chosen = [tree_rows[number] for number in chunk] or [_blank(pad_id)]
-        if way is _scores and not shared:
-            values = _score_plain(model, chosen, pad_id)
+    for chunk in _chunks(torch.tensor([len(one) + 1 for one in tree_rows], dtype=torch.int64), forwards):
+        chosen = [tree_rows[number] for number in chunk] or [_blank(forwards.pad_id)]
+        if way is _scores and not forwards.shared:
+            values = _score_plain(model, chosen, forwards.pad_id)
         else:
-            values = way(model, Packed.of(chosen, pad_id).to(model.device), None)
+            values = way(model, Packed.of(chosen, forwards.pad_id).to(model.device), None)
         yield values, [(rows[number].all, tree_rows[number].places()) for number in chunk]
 
 
-def _behind(
-    model: ScoringModel, pairs: Pairs, way: Way, prefixes: PrefixCache, pad_id: int, budget: int, agree: Agree
-) -> Iterator[tuple[torch.Tensor, Rows]]:
+def _behind(model: ScoringModel, pairs: Pairs, way: Way, forwards: Forwards) -> Iterator[tuple[torch.Tensor, Rows]]:
     """Yields forwards of the responses alone, behind the cached keys and values of their prompts."""
+    assert forwards.prefixes is not None, "`_read` asks"
     rows = pairs.by_prompt()
     tree_rows = [pairs.behind(row) for row in rows]
     path = torch.tensor([len(tree_row.path) - 1 for tree_row in tree_rows], dtype=torch.int64)
     whole = torch.tensor([len(tree_row) for tree_row in tree_rows], dtype=torch.int64)
     weight = torch.maximum(whole - path, whole // 4)  # cached tokens take memory too
-    chunks = [chunk.tolist() for chunk in plan_chunks(weight, budget)]
-    chunks += [[]] * (agree(len(chunks)) - len(chunks))
-    for chunk in chunks:
+    for chunk in _chunks(weight, forwards):
         chosen = [tree_rows[number] for number in chunk]
         if not any(answer for tree_row in chosen for _, answer in tree_row.branches):
-            yield way(model, Packed.of([_blank(pad_id)], pad_id).to(model.device), None), []
+            yield way(model, Packed.of([_blank(forwards.pad_id)], forwards.pad_id).to(model.device), None), []
             continue
-        packed = Packed.of(chosen, pad_id, paths=False).to(model.device)
-        before = partial(prefixes.cache, [tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
+        packed = Packed.of(chosen, forwards.pad_id, paths=False).to(model.device)
+        before = partial(forwards.prefixes.cache, [tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
         found = []
         for number, tree_row in zip(chunk, chosen, strict=True):
             start = len(tree_row.path) - 1
             found.append((rows[number], [(first - start, length) for first, length in tree_row.places()]))
         yield way(model, packed, before), found
+
+
+def _chunks(lengths: torch.Tensor, forwards: Forwards) -> list[list[int]]:
+    """Returns the rows of each forward, as many forwards as the busiest process has; some are without rows."""
+    chunks = [chunk.tolist() for chunk in plan_chunks(lengths, forwards.budget)]
+    return chunks + [[]] * (forwards.agree(len(chunks)) - len(chunks))  # known first: forwards may gather parameters
 
 
 def _blank(pad_id: int) -> TreeRow:
@@ -276,26 +266,20 @@ def largest_logits(
     prompts: Ragged,
     responses: Ragged,
     count: int,
+    forwards: Forwards,
     *,
-    pad_id: int,
-    budget: int,
-    shared: bool = False,
-    nested: bool = False,
-    agree: Agree = lambda number: number,
     sources: torch.Tensor | None = None,
     mix: Mix | None = None,
     among: torch.Tensor | None = None,
     known: States | None = None,
-    prefixes: PrefixCache | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the model's ``count`` largest logits at each position of each response under its own prompt; with
     ``sources``, of a mixture of its logits under several prompts.
 
-    The responses are encoded as in `score_pairs`, `KEPT` times ``budget`` of their tokens at a time. The vocabulary
+    The responses are encoded as in `score_pairs`, `KEPT` times the budget of their tokens at a time. The vocabulary
     head then reads the hidden states of all views of a response together.
 
     Args:
-        pad_id, budget, shared, nested, agree, prefixes: as in `score_pairs`.
         sources: ``(n, K)`` int64 prompts beside a response's own, padded with -1; equal K on all processes.
         mix: mixes the logits of each response's views; needed with ``sources``.
         among: ``(n,)`` bool, the responses to score; all by default.
@@ -310,20 +294,18 @@ def largest_logits(
     shape = (len(prompts), _longest(responses), count)
     ids = torch.zeros(shape, dtype=torch.int64, device=model.device)
     logits = torch.zeros(shape, dtype=torch.float32, device=model.device)
-    tokens = (responses.length * (views >= 0).sum(1))[wanted].cumsum(0) // (KEPT * budget)
+    tokens = (responses.length * (views >= 0).sum(1))[wanted].cumsum(0) // (KEPT * forwards.budget)
     parts = list(wanted.split(tokens.unique_consecutive(return_counts=True)[1].tolist()))
-    parts += [wanted[:0]] * (agree(len(parts)) - len(parts))  # before the forwards, as in `_read`
-    limits: dict[str, Any] = {"pad_id": pad_id, "budget": budget, "shared": shared, "nested": nested, "agree": agree}
-    limits["prefixes"] = prefixes
+    parts += [wanted[:0]] * (forwards.agree(len(parts)) - len(parts))  # known first, as in `_chunks`
     for part in parts:
         row, slot = (views[part] >= 0).nonzero(as_tuple=True)
         prompt, response, place = _distinct_pairs(prompts, responses, views[part][row, slot], part[row])
         width = max(responses.length[part].tolist(), default=1)
-        states = _states(model, Pairs(prompts, responses, prompt, response), width, known or {}, limits)
+        states = _states(model, Pairs(prompts, responses, prompt, response), width, known or {}, forwards)
         numbers = row.bincount(minlength=len(part))  # of views
         for number in range(1, views.size(1) + 1):
             rows, at = part[numbers == number], place[(numbers == number)[row]].view(-1, number)
-            if agree(len(rows)) and states is not None:
+            if forwards.agree(len(rows)) and states is not None:
                 found, values = _largest(model, states, at, rows, count, mix)
                 kept = torch.arange(width) < responses.length[rows, None]
                 kept, rows = kept.unsqueeze(-1).to(model.device), rows.to(model.device)
@@ -348,13 +330,11 @@ def _largest(
     return model.largest(states[at.to(states.device)], count, mix and (lambda row, logits: mix(place[row], logits)))
 
 
-def _states(
-    model: ScoringModel, pairs: Pairs, width: int, known: States, limits: Mapping[str, Any]
-) -> torch.Tensor | None:
+def _states(model: ScoringModel, pairs: Pairs, width: int, known: States, forwards: Forwards) -> torch.Tensor | None:
     """Returns hidden states ``(P, width, D)``, 0 past a response's end; `None` where no process has any."""
     contents = [pairs.content(number) for number in range(len(pairs))]
     new = torch.tensor([place for place, one in enumerate(contents) if one not in known], dtype=torch.int64)
-    found = _read(model, pairs.among(new), _hidden, width, **limits)
+    found = _read(model, pairs.among(new), _hidden, width, forwards)
     if not known:
         return found
     result = known[b"", b""].new_zeros((len(pairs), width, known[b"", b""].size(1)))

@@ -19,7 +19,7 @@ from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.self_check import SelfCheck
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
-from alignopsd_trl.scoring.teacher_forcing import ScoringModel, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.turns import Trajectory, TurnBatch
@@ -63,14 +63,10 @@ class Scorer:
             snapshot.thinker,
             self.tokenizer,
             self.encoder,
-            budget=self.config.scoring_tokens,
-            share_prefixes=self.shared,
-            nested=self.config.merges_rows,
-            agree=self.processes.agree,
+            forwards=self._forwards(snapshot.privileged_prefixes),
             gather=self.processes.gather,
             phases=self.phases,
             reader=reader,
-            prefixes=snapshot.privileged_prefixes if self.shared else None,
             states={} if distributions else None,
         )
 
@@ -129,6 +125,14 @@ class Scorer:
             Ragged.of([turn.response_ids for turn in batch.turns]),
             rows,
             rows,
+            self._forwards(prefixes),
+        )
+        result = scores.new_zeros(batch.policy_mask.shape)
+        result[rows.to(result.device)] = scores[:, : result.size(1)]
+        return result
+
+    def _forwards(self, prefixes: PrefixCache | None) -> Forwards:
+        return Forwards(
             pad_id=self.tokenizer.pad_token_id,
             budget=self.config.scoring_tokens,
             shared=self.shared,
@@ -136,9 +140,6 @@ class Scorer:
             agree=self.processes.agree,
             prefixes=prefixes if self.shared else None,
         )
-        result = scores.new_zeros(batch.policy_mask.shape)
-        result[rows.to(result.device)] = scores[:, : result.size(1)]
-        return result
 
     def self_check(self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method) -> dict[str, float]:
         """Compares the ways to score on a few turns of the batch; most checks run in the first round. Policy and
@@ -152,9 +153,7 @@ class Scorer:
                 self.reference if self.trained.state.global_step == 0 else None,
                 teacher.score if method.needs_teacher and self.privileged is None else None,
                 self.encoder if method.needs_encoder else None,
-                pad_id=self.tokenizer.pad_token_id,
-                budget=self.config.scoring_tokens,
-                shared=self.shared,
+                forwards=self._forwards(None),
                 sampled=self.trained.sampled_by_engine,
                 exact=self.trained.computes_exactly,
             )
