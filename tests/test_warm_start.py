@@ -457,6 +457,7 @@ def test_a_poor_policy_is_told_with_a_remedy() -> None:
         (30, 35, 100, True),  # the skill changes nothing
         (30, 90, 100, False),
         (80, 95, 100, False),  # a good policy has less to gain
+        (75, 80, 100, False),  # 20 tasks can't tell
         (30, 30, 40, False),  # nor does it help the player
         (30, math.nan, 100, False),  # nobody knows who won
     ],
@@ -467,7 +468,11 @@ def test_a_policy_that_does_not_read_the_skill_is_told_so(alone: float, read: fl
     rows = [{"turn": 0, "skilled": False, "won": number < 35} for number in range(100)]
     rows += [{"turn": 0, "skilled": True, "won": number < player} for number in range(100)]
     results: Any = {
-        name: SimpleNamespace(success=SimpleNamespace(mean=won)) for name, won in ((PLAIN, alone), (SKILLED, read))
+        name: SimpleNamespace(
+            success=SimpleNamespace(mean=won),
+            outcomes=[SimpleNamespace(won=None if math.isnan(won) else 5 * task < won) for task in range(20)],
+        )
+        for name, won in ((PLAIN, alone), (SKILLED, read))
     }
     said = unread(results, rows)
     assert bool(said) is says

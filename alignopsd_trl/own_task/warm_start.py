@@ -29,6 +29,7 @@ from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import write_sizes
+from alignopsd_trl.statistics import bootstrap_mean
 
 PLAIN, SKILLED = "without the skill", "with it"
 TRIED, LOOKED_AT = 32, 16
@@ -192,17 +193,22 @@ def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, 
 
 
 def unread(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a warning with a remedy if a skill that helped the player hardly helps the policy; else an empty text."""
+    """Returns a warning with a remedy if a skill that helped the player hardly helps the policy, by the 95 % interval
+    over the played tasks; else an empty text."""
     plain, skilled = (_demonstrated(rows, view) for view in (PLAIN, SKILLED))
     if SKILLED not in results or skilled < plain + HELPS:
         return ""
     alone, read = (results[view].success.mean / 100 for view in (PLAIN, SKILLED))
+    if math.isnan(read - alone):
+        return ""
+    pairs = zip(results[SKILLED].outcomes, results[PLAIN].outcomes, strict=True)
+    _, most = bootstrap_mean([float(bool(with_it.won)) - float(bool(without.won)) for with_it, without in pairs])
     text = (
         f"look: the policy hardly reads the skill in its prompt, with which it won {read:.0%} and without {alone:.0%} "
         f"(its demonstrations {skilled:.0%} and {plain:.0%}): it would teach little as the teacher; let thoughts copy "
         "the skill's words before they decide, raise --skilled_share or --minutes, or train with --method grpo"
     )
-    return text if read - alone < READ * (skilled - alone) else ""  # NaN, an unknown rate, is never less
+    return text if most < READ * (skilled - alone) else ""
 
 
 def _demonstrated(rows: Sequence[Mapping[str, Any]], view: str) -> float:
