@@ -380,7 +380,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     ) -> TurnBatch:
         """Makes the batch of a round's turns with all inputs of the method."""
         batch = self.scorer.batch(trajectories, self.method, snapshot)
-        self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method))
+        self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method, snapshot.prefixes))
         if not self.method.needs_turn_advantages:
             return batch
         from alignopsd_trl.measure.training import monte_carlo_advantages

@@ -11,6 +11,7 @@ from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import losses, make_trainer, with_sampler
 
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.self_check import SelfCheckError, bound
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
@@ -60,6 +61,11 @@ def _wrong_cache(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PolicyScorer, "shared", lambda *arguments: inner(*arguments) - 0.12)
 
 
+def _other_prompts_kept(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
+    inner = PrefixCache.cache
+    patch.setattr(PrefixCache, "cache", lambda self, texts, room: inner(self, [one[::-1] for one in texts], room))
+
+
 def _other_teacher(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
     inner = trainer.scorer.teacher
 
@@ -80,6 +86,7 @@ CORRUPTIONS = [
     (_other_reference, "reference: .* by [0-9.]+ on process 0 .*path of its weights"),
     (_zero_encoder, "encoder: .* by 1 on process 0"),
     (_wrong_cache, r"shared_prefix: .* by 0\.12 on process 0 .*share_prefixes=False"),
+    (_other_prompts_kept, r"shared_prefix: .* on process 0 .*share_prefixes=False"),
     (_other_teacher, r"empty_skill: .* by 0\.1[0-9]* on process 0"),
     (_old_sampler, r"sampler: .* by 0\.5 on process 0 .*trained weights"),
 ]

@@ -47,7 +47,7 @@ CHECKS = {
         "without a reference",
     ),
     "shared_prefix": (
-        "responses scored under one shared prompt differ from the same scored plainly",
+        "responses scored behind a shared or a kept prompt differ from the same scored plainly",
         "set share_prefixes=False",
     ),
     "empty_skill": (
@@ -85,7 +85,7 @@ class SelfCheck:
         reference: the frozen reference, `None` where there is none or it need not equal the policy.
         teacher: ``(batch, source, target)`` -> log-probs under privileged prompts, `None` for methods without.
         encoder: texts -> unit vectors, `None` for methods without.
-        forwards: of scoring, without known prompts.
+        forwards: of scoring.
         sampled: whether the sampler gives log-probs.
         exact: whether the policy computes in float32.
     """
@@ -151,6 +151,7 @@ class SelfCheck:
         """Scores the responses of rows, with ``shared`` behind their own beginnings, with which they then share their
         prompts. (Under another prompt they would be unlikely, and rounding would move them far more.)"""
         responses = [turn.response_ids for turn in few.turns]
+        forwards = dataclasses.replace(self.forwards, budget=budget or self.forwards.budget)
         beginnings = [one[:-1] for one in responses] if shared else []
         scores = score_pairs(
             model,
@@ -158,7 +159,7 @@ class SelfCheck:
             Ragged.of([*beginnings, *responses]),
             rows.repeat(1 + shared),
             torch.arange(len(beginnings) + len(responses)),
-            dataclasses.replace(self.forwards, budget=budget or self.forwards.budget, shared=shared, nested=False),
+            forwards if shared else dataclasses.replace(forwards, shared=False, nested=False, prefixes=None),
         )
         return scores[len(beginnings) :]
 

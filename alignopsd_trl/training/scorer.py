@@ -141,7 +141,9 @@ class Scorer:
             prefixes=prefixes if self.shared else None,
         )
 
-    def self_check(self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method) -> dict[str, float]:
+    def self_check(
+        self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method, prefixes: PrefixCache | None
+    ) -> dict[str, float]:
         """Compares the ways to score on a few turns of the batch; most checks run in the first round. Policy and
         reference are equal before the first update. All seconds count as those of the check."""
         if not self.config.self_check:
@@ -153,7 +155,7 @@ class Scorer:
                 self.reference if self.trained.state.global_step == 0 else None,
                 teacher.score if method.needs_teacher and self.privileged is None else None,
                 self.encoder if method.needs_encoder else None,
-                forwards=self._forwards(None),
+                forwards=self._forwards(prefixes),
                 sampled=self.trained.sampled_by_engine,
                 exact=self.trained.computes_exactly,
             )
