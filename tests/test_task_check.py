@@ -168,8 +168,17 @@ def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     assert f", observation {tokens['observation']}, answer" in capsys.readouterr().out
 
 
-def test_a_check_with_a_model_estimates_the_seconds_of_a_round(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["check", "maze", "--episodes", "4", "--model", "tiny_hops", "--max_completion_length", "64"])
+@pytest.mark.parametrize("named", ["on the command line", "in train.py"])
+def test_a_check_with_a_model_estimates_the_seconds_of_a_round(
+    maze: Path, capsys: pytest.CaptureFixture[str], named: str
+) -> None:
+    if named == "in train.py":
+        recipe = maze / "train.py"
+        recipe.write_text(
+            recipe.read_text().replace('WarmStartConfig(model="tiny"', 'WarmStartConfig(model="tiny_hops"')
+        )
+    given = ["--model", "tiny_hops"] if named == "on the command line" else []
+    main(["check", "maze", "--episodes", "4", "--max_completion_length", "64", *given])
     assert re.search(r"a round of 64 episodes of [0-9.]+ turns takes about [0-9]+ s here", capsys.readouterr().out)
 
 

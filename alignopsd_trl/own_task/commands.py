@@ -66,9 +66,10 @@ def check(argv: Sequence[str]) -> int:
     with reported("alignopsd check", quietly=True, resumes=None), setup():
         from alignopsd_trl.own_task.check import check_task
 
-        here = ("task", "environment_options", "rows", "json", "play")
+        here = ("task", "environment_options", "rows", "json", "play", "model")
         options = {name: value for name, value in vars(given).items() if name not in here}
         task = _task(given)
+        options["model"] = given.model or task.start.model
         report = check_task(task, tokenizer=_tokenizer(given.model, task), stage=_say, **options)
         print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())
     return int(report.ruined)
