@@ -14,6 +14,7 @@ from fakes.own_task import changed, fails
 from fakes.sweeps import mostly_full
 
 from alignopsd_trl.cli import main
+from alignopsd_trl.own_task import round_seconds
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,6 +181,15 @@ def test_a_check_with_a_model_estimates_the_seconds_of_a_round(
     given = ["--model", "tiny_hops"] if named == "on the command line" else []
     main(["check", "maze", "--episodes", "4", "--max_completion_length", "64", *given])
     assert re.search(r"a round of 64 episodes of [0-9.]+ turns takes about [0-9]+ s here", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("use_peft", [False, True])
+def test_what_is_measured_has_the_recipes_adapters(monkeypatch: pytest.MonkeyPatch, use_peft: bool) -> None:
+    measured: list[Any] = []
+    inner = round_seconds._speeds
+    monkeypatch.setattr(round_seconds, "_speeds", lambda *given: measured.append(given[0]) or inner(*given))
+    round_seconds.round_seconds("tiny_hops", 32, 8, 2.0, {"use_peft": use_peft})
+    assert any("lora" in name for name, one in measured[0].named_parameters() if one.requires_grad) is use_peft
 
 
 UNSHOWN = {

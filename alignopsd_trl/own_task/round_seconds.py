@@ -26,14 +26,18 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
         settings: the recipe's, of which the round's shape counts.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    policy, _ = load_policy(model, "float32", str(device))
+    policy: Any = load_policy(model, "float32", str(device))[0]
+    if settings.get("use_peft", False):
+        from peft import LoraConfig, get_peft_model
+
+        adapters = LoraConfig(r=settings.get("lora_r", 16), target_modules="all-linear", task_type="CAUSAL_LM")
+        policy = get_peft_model(policy, adapters)
     fast = bfloat16_pays(policy.config.get_text_config().hidden_size)
     episodes = settings.get("tasks_per_round", 8) * settings.get("num_generations", 8)
     ids = torch.ones(max(1, TOKENS // (prompt + answer)), prompt + answer, dtype=torch.int64, device=device)
     precision = partial(torch.autocast, device.type, torch.bfloat16, enabled=fast)
     with precision(), torch.no_grad():  # autocast keeps its casts while all parameters learn, as a round keeps them
         read, write = _speeds(policy, ids, min(episodes, ROWS))
-    policy.requires_grad_(not settings.get("use_peft", False))
     with precision():
         learn = _seconds(lambda: _learn(policy, ids)) / ids.numel()
     count, passes = episodes * turns, settings.get("num_iterations", 1)
