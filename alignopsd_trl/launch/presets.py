@@ -111,7 +111,7 @@ SMOLLM2: dict[str, Any] = {
     "eval_temperature": 1.0,  # that of rounds: at 0.4 a slight preference of the first policy decides most episodes
     "tokens_per_forward": 1024,
     "scoring_tokens": 1024,
-    "save_rounds": 1,  # a round takes a minute or more, a checkpoint of adapters a second
+    "save_rounds": 1,  # a round takes half a minute or more, a checkpoint of adapters 60 MB
 }
 """Settings for SmolLM2-135M on a laptop: adapters, and steps that are large enough to be seen after two rounds.
 Forwards of 1,024 tokens take 3 GB where those of 4,096 take 4.5 in the same time."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import torch
+from peft import get_peft_model
+from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.precision import bfloat16_pays
 
-TOKENS, ROWS, STEPS = 256, 32, 4
+TOKENS, ROWS, STEPS = 512, 32, 4
 """Tokens of the measured forward and update; most rows, and steps, of the measured decoding."""
 
 
 def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: Mapping[str, Any]) -> str:
-    """Returns an estimate for a round of GRPO, as a line; a teacher adds its scores.
+    """Returns an estimate for a round of GRPO whose turns all teach, as a line; a teacher adds its scores.
 
     Args:
         model: the policy's name or path.
@@ -27,17 +30,20 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy: Any = load_policy(model, "float32", str(device))[0]
-    if settings.get("use_peft", False):
-        from peft import LoraConfig, get_peft_model
-
-        adapters = LoraConfig(r=settings.get("lora_r", 16), target_modules="all-linear", task_type="CAUSAL_LM")
+    given = {one.name: settings[one.name] for one in fields(ModelConfig) if one.name in settings}
+    if adapters := get_peft_config(ModelConfig(**given)):
         policy = get_peft_model(policy, adapters)
+    trained = [one for one in policy.parameters() if one.requires_grad]
+    policy.requires_grad_()
     fast = bfloat16_pays(policy.config.get_text_config().hidden_size)
     episodes = settings.get("tasks_per_round", 8) * settings.get("num_generations", 8)
     ids = torch.ones(max(1, TOKENS // (prompt + answer)), prompt + answer, dtype=torch.int64, device=device)
     precision = partial(torch.autocast, device.type, torch.bfloat16, enabled=fast)
     with precision(), torch.no_grad():  # autocast keeps its casts while all parameters learn, as a round keeps them
         read, write = _speeds(policy, ids, min(episodes, ROWS))
+    policy.requires_grad_(False)
+    for one in trained:
+        one.requires_grad_()
     with precision():
         learn = _seconds(lambda: _learn(policy, ids)) / ids.numel()
     count, passes = episodes * turns, settings.get("num_iterations", 1)
