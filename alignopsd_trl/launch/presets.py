@@ -105,7 +105,6 @@ SMOLLM2: dict[str, Any] = {
     "updates_per_round": 8,  # a rule that differs by category is learnt after some 20 steps
     "spread_categories": True,
     "teach_solved": False,  # in late rounds most groups win, and their teacher may win less often
-    "max_sources": 1,  # a view more takes a tenth of a round, and one matched view taught as much as three
     "scale_steps": True,  # a step for one group that still differs would be as long as one for all
     "num_generations": 4,
     "tasks_per_round": 6,
