@@ -19,6 +19,8 @@ from alignopsd_trl.options import (
     PositiveCount,
     Share,
     Size,
+    Temperature,
+    as_mapping,
     check_values,
     option,
     path_as_given,
@@ -31,7 +33,8 @@ INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), Annotated[float, Field(ge=0, lt=1)]),
     **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "neftune_noise_alpha"), Size),
-    **dict.fromkeys(("adam_epsilon", "temperature", "num_train_epochs", "repetition_penalty"), Positive),
+    **dict.fromkeys(("adam_epsilon", "num_train_epochs", "repetition_penalty"), Positive),
+    "temperature": Temperature,
     **dict.fromkeys(("max_completion_length", "per_device_train_batch_size", "num_iterations"), PositiveCount),
     **dict.fromkeys(("top_p", "min_p"), Share),
     "top_k": Count,
@@ -49,8 +52,16 @@ ONLY: dict[str, tuple[Any, str]] = {
     "use_adaptive_entropy": (False, "is not supported over turn rows, where entropy_coef is"),
     "multi_objective_aggregation": ("sum_then_normalize", "knows no single outcome, whose advantage turns share"),
     "remove_unused_columns": (False, "would take the task's columns away from reset()"),
+    "use_liger_kernel": (False, "computes a loss of its own, which does not know turn rows"),
 }
 """The only supported value of some of TRL's fields, and why."""
+
+OTHERS_OF_GENERATION = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")},
+    **dict.fromkeys(("max_new_tokens", "max_length", "max_tokens"), "max_completion_length"),
+    **dict.fromkeys(("num_return_sequences", "n"), "num_generations"),
+}
+"""Names that ``generation_kwargs`` may not give, and the fields that say the same."""
 
 _SERVERS = {"use_vllm": True, "vllm_mode": "server"}
 _COLOCATED = (
@@ -170,7 +181,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     teacher_max_completion_length: PositiveCount | None = option(
         None, "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."
     )
-    eval_temperature: Positive = option(
+    eval_temperature: Temperature = option(
         0.4, "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."
     )
     environment_time_limit: Positive = option(
@@ -358,6 +369,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 found = ", ".join(f"{other}={getattr(self, other)!r}" for other in wrong)
                 remedy = ", ".join(f"{other}={value!r}" for other, value in wrong.items())
                 raise ValueError(f"{name}={value!r} {why}, but {found}; set {remedy}")
+        for name in as_mapping(self.generation_kwargs):
+            if name in OTHERS_OF_GENERATION:
+                raise ValueError(f"generation_kwargs[{name!r}]: set {OTHERS_OF_GENERATION[name]} instead")
+            if name in ("do_sample", "num_beams", "num_beam_groups"):
+                raise ValueError(f"generation_kwargs[{name!r}]: a turn is one response that is sampled; leave it out")
         if self.privileged_siblings >= self.num_generations:
             raise ValueError(
                 f"privileged_siblings={self.privileged_siblings} leaves no ordinary sibling of num_generations="

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+Temperature = Annotated[float, Field(ge=1e-3)]  # logits over a smaller one overflow
 Count = Annotated[int, Field(ge=0)]
 PositiveCount = Annotated[int, Field(gt=0)]
 

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.model_files import beyond_positions
+from alignopsd_trl.checks.settings import changes_nothing
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.distributed.process_group import ProcessGroup
@@ -202,9 +203,10 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _check_model(self) -> None:
         config = self.accelerator.unwrap_model(self.model).config.get_text_config()
-        told = beyond_positions(getattr(config, "max_position_embeddings", None), self.args)
-        if told and self.accelerator.is_main_process:
-            show_note(told)
+        positions = getattr(config, "max_position_embeddings", None)
+        for told in (beyond_positions(positions, self.args), changes_nothing(self.args)):
+            if told and self.accelerator.is_main_process:
+                show_note(told)
         check_policy(self, self.method)
         if is_adapted(self._factory) and self._factory.prompt.native:
             require_tools(self.processing_class)

@@ -6,9 +6,12 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 Own = TypeVar("Own", bound="Options")
+_ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
 
 
 def option(
@@ -32,16 +35,21 @@ class Options:
     """Base of the options of all environments.
 
     Raises:
-        ValueError: on a value that is not one of its choices or below the least; names the field, the value and the
-            allowed ones.
+        ValueError: on a value of another type, that is not one of its choices or below the least; names the field, the
+            value and the allowed ones.
     """
 
     older: ClassVar[Mapping[str, str]] = {}  # names that options had before, which still work
     older_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
     def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
         for one in fields(self):
             value, choices, least = getattr(self, one.name), one.metadata["choices"], one.metadata["least"]
+            try:
+                TypeAdapter(hints[one.name], config=_ANY_CLASS).validate_python(value, strict=True)
+            except ValidationError:
+                raise ValueError(f"{one.name}={value!r} must be of type {one.type}") from None
             if choices and value not in choices:
                 raise ValueError(f"{one.name}={value!r} is unknown; use one of {', '.join(map(repr, choices))}")
             if least is not None and value is not None and value < least:

@@ -137,15 +137,22 @@ def test_the_help_page_names_flags_that_exist_and_all_methods() -> None:
         assert name in HELP and name in whole
 
 
-def test_a_run_that_stops_ends_with_status_1_and_a_bug_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_stops_ends_with_status_1_and_a_bug_names_the_file_with_its_calls(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from alignopsd_trl.launch.errors import reported
 
     for error, status in ((RunStopped("why"), 1), (EnvironmentsDown("gone"), 1), (KeyboardInterrupt(), 130)):
         with pytest.raises(SystemExit) as end, reported("x", quietly=True):
             raise error
         assert end.value.code == status and "--resume_from_checkpoint True" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="a bug"), reported("x", quietly=True):
+    with pytest.raises(SystemExit) as end, reported("x", quietly=True):
         raise ValueError("a bug in the middle of a run")
+    told = capsys.readouterr().err
+    assert end.value.code == 1 and told.startswith("x: unexpected ValueError: a bug in the middle of a run\n")
+    calls = Path(told.split("The calls are in ")[1].split(";")[0])
+    assert calls.read_text().startswith("Traceback") and "a bug in the middle of a run" in calls.read_text()
+    calls.unlink()
     with pytest.raises(SystemExit), reported("x", quietly=True), setup():
         raise ValueError("wrong")
 

@@ -10,15 +10,17 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
 from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.checks import tasks
 from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.sessions import check_sessions
+from alignopsd_trl.checks.settings import check_settings
 from alignopsd_trl.checks.tasks import refuse_given
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
@@ -51,6 +53,7 @@ class Intended:
         factory (*optional*): makes the environments. The checks count its server's sessions, or open a task unless the
             environment comes with the package.
         privileged: as the trainer takes it; by default that of ``args``.
+        elsewhere (`bool`): whether the run is planned for another machine.
     """
 
     args: AlignOPSDConfig
@@ -65,6 +68,7 @@ class Intended:
     groups: int | None = None
     factory: Any = None
     privileged: Any = None
+    elsewhere: bool = False
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -101,6 +105,10 @@ def _length(run: Intended) -> None:
             f"max_steps={run.args.max_steps} must be 1 or more, or -1 to train for num_train_epochs="
             f"{run.args.num_train_epochs:g}"
         )
+
+
+def _settings(run: Intended) -> None:
+    check_settings(run.args, run.elsewhere)
 
 
 def _model(run: Intended) -> None:
@@ -203,19 +211,21 @@ def _sessions(run: Intended) -> None:
 
 
 def _task(run: Intended) -> None:
-    """Opens the first task in four slots, and again after a step, on rank 0. Skips a factory with a ``batch`` of its
-    own, which may take long to make."""
-    factory, loaded = run.factory, loaded_as(run.factory)
+    """Opens the first task of a user's environment in four slots, and again after a step, and writes the first prompts
+    of any, on rank 0. Skips a factory with a ``batch`` of its own, which may take long to make."""
+    loaded = loaded_as(run.factory)
+    shipped = loaded is not None and loaded.name in SHIPPED  # whose tests say that siblings start alike
+    factory = partial(run.factory) if shipped else run.factory
     makes_one = factory is not None and not hasattr(factory, "batch") and not isinstance(factory, OpenEnvEnvironment)
     if not makes_one or not isinstance(run.tasks, Dataset) or int(os.environ.get("RANK", "0")):
         return
     first = run.tasks[0]
-    if loaded is not None and (loaded.name in SHIPPED or first in loaded.opened):
+    if loaded is not None and first in loaded.opened:
         return
-    from alignopsd_trl.checks import tasks  # a plan of a shipped task does without this import
-
+    if shipped and run.elsewhere:  # a plan needs no packages of a benchmark
+        return
     with contextlib.chdir("."):  # restores the working directory if the user's code changes it
-        found = list(tasks.starts(factory, [first], run.args.environment_time_limit))
+        found = [] if shipped else list(tasks.starts(factory, [first], run.args.environment_time_limit))
     for finding in found:
         if finding.about in tasks.FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
@@ -271,6 +281,6 @@ def _hub(run: Intended) -> None:
 
 
 CHECKS: tuple[Callable[[Intended], None], ...] = (
-    *(_trains, _length, _rows, _enough_tasks, _walks),
+    *(_trains, _length, _settings, _rows, _enough_tasks, _walks),
     *(_skills, _privileged, _encoder, _trackers, _hub, _model, _sessions, _task),
 )

@@ -92,10 +92,17 @@ def positions_of(name: str) -> int | None:
 
 
 def beyond_positions(positions: int | None, args: AlignOPSDConfig) -> str:
-    """Returns a warning if turns may exceed the model's positions, else an empty text."""
-    response = max(args.max_completion_length, args.teacher_max_completion_length or 0)
+    """Returns a warning if turns may exceed the model's positions, else an empty text.
+
+    Raises:
+        ValueError: if a response alone may.
+    """
+    name = max("max_completion_length", "teacher_max_completion_length", key=lambda one: getattr(args, one) or 0)
+    response = getattr(args, name)
     if positions is None or args.max_prompt_length + response <= positions:
         return ""
+    if response >= positions:
+        raise ValueError(f"{name}={response} is not less than the model's {positions} positions; lower it")
     return (
         f"the model was made for {positions} positions, and max_prompt_length={args.max_prompt_length} with responses "
         f"of {response} tokens may need more; set max_prompt_length={max(positions - response, 1)} or less"

@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import sysconfig
+import tempfile
 import traceback
 from collections.abc import Generator
 from pathlib import Path
@@ -26,7 +27,7 @@ WRONG, STOPPED, INTERRUPTED = 2, 1, 130
 RESUMES = " with --resume_from_checkpoint True"
 """The argument that makes a recipe's command resume."""
 
-_ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "PushFailed")
+_ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "PushFailed", "SelfCheckError")
 _TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer", "SkillBankError")
 _IN_SETUP = (ValueError, TypeError, OSError, ImportError, RuntimeError)
 _LINES = 3
@@ -77,7 +78,7 @@ def _ended(name: str, resumes: str | None, kinds: tuple[type[BaseException], ...
             yield
     except kinds as error:
         if (status := _status(error)) is None:
-            raise
+            _end_unexpected(name, error)
         _end(name, error, status, resumes)
 
 
@@ -102,6 +103,19 @@ def _end(name: str, error: BaseException, status: int, resumes: str | None) -> N
         if _says(error):
             print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
     raise SystemExit(status) from None
+
+
+def _end_unexpected(name: str, error: BaseException) -> NoReturn:
+    """Ends the process on an error that nobody foresaw: a line, and the calls in a file that a report can hold."""
+    place = Path(tempfile.gettempdir()) / f"alignopsd-{os.getpid()}.txt"
+    place.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    said = " ".join(str(error).split())[:400]
+    print(
+        f"{name}: unexpected {type(error).__name__}: {said}\nThe calls are in {place}; please report them.",
+        file=sys.stderr,
+        flush=True,
+    )
+    raise SystemExit(STOPPED) from None
 
 
 def _status(error: BaseException) -> int | None:

@@ -11,6 +11,7 @@ from trl import ModelConfig
 
 from alignopsd_trl.checks.intended import Intended, check, check_hub
 from alignopsd_trl.checks.model_files import beyond_positions, positions_of
+from alignopsd_trl.checks.settings import changes_nothing
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
@@ -96,6 +97,7 @@ class Job:
                 *(args, method, self.model.model_name_or_path, self.tasks, self.bank, self.encoder),
                 groups=groups,
                 factory=self.suite.factory,
+                elsewhere=recipe.plan_for is not None or recipe.gpu_gib is not None,
             )
         )
         if recipe.trajectories_hub_repo:
@@ -124,8 +126,8 @@ class Job:
             RunFolderError: if the folder holds a run that this one can't continue.
         """
         args, found = self.args, {}
-        if beyond := beyond_positions(positions_of(self.policy), args):
-            found["NOTE"] = beyond
+        if notes := [*filter(None, (beyond_positions(positions_of(self.policy), args), changes_nothing(args)))]:
+            found["NOTE"] = "; ".join(notes)
         if self.bank:
             bank = load_skills(self.bank, columns=self.tasks.column_names)
             found["skill bank"] = f"{bank.environment}, version {bank.version or '-'}, checksum {bank.checksum}"

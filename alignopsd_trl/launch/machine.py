@@ -157,8 +157,8 @@ def usable_device(asked: str | None) -> str:
     if asked is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=asked)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=asked).item()  # which the device meta can't
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"--device {asked}: {reason}; leave it out for what there is") from error
     return asked

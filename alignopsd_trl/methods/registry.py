@@ -67,6 +67,8 @@ def _discover() -> None:
 
 
 def _from_module(name: str) -> type[Method]:
+    if not isinstance(name, str):
+        raise ValueError(f"method={name!r} must be text; in YAML write it in quotes")
     module, _, chosen = name.partition(":")
     if find_module(module) is None:
         known = sorted(_REGISTRY)

@@ -1,0 +1,123 @@
+"""Settings of TRL and transformers that a run would meet only after it has played: refused or named before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alignopsd_trl.checks.settings import changes_nothing, check_settings
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch import recipe
+from alignopsd_trl.launch.machine import usable_device
+from alignopsd_trl.methods import get_method
+
+
+def config(folder: Path, **given: Any) -> AlignOPSDConfig:
+    return AlignOPSDConfig(str(folder), use_cpu=True, max_steps=3, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optim": "lomo"}, "optim='lomo': .*pip install lomo-optim"),
+        ({"optim_args": "betas"}, "optim_args='betas': "),
+        ({"lr_scheduler_type": "warmup_stable_decay"}, "num_decay_steps.*; give it in lr_scheduler_kwargs, as JSON"),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_type='cosine_with_min_lr': .*min_lr"),
+        ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers=True: .*num_workers"),
+        ({"accelerator_config": {"dispatch_batches": True}}, "'dispatch_batches': true} would cut sibling groups"),
+        ({"fsdp": "full_shard"}, "needs several processes"),
+        ({"fp16": True, "bf16": False}, "fp16=True needs a GPU"),
+    ],
+)
+def test_what_training_would_refuse_at_its_start_is_refused_before_it_plays(
+    tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_settings(config(tmp_path, **given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"optim": "adafactor"},
+        {"optim": "sgd", "lr_scheduler_type": "cosine", "warmup_steps": 0.5},
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": '{"num_decay_steps": 1}'},
+    ],
+)
+def test_what_training_takes_passes(tmp_path: Path, given: dict[str, Any]) -> None:
+    check_settings(config(tmp_path, **given))
+    assert changes_nothing(config(tmp_path, **given)) == ""
+
+
+def test_a_plan_for_another_machine_may_have_what_this_one_has_not(tmp_path: Path) -> None:
+    check_settings(config(tmp_path, fp16=True, bf16=False), elsewhere=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"label_smoothing_factor": 0.1}, ["label_smoothing_factor=0.1"]),
+        ({"pad_to_multiple_of": 8, "sapo_temperature_neg": 2.0}, ["pad_to_multiple_of=8", "sapo_temperature_neg=2.0"]),
+        ({"vespo_k_pos": 1.0}, ["vespo_k_pos=1.0"]),
+        ({"vespo_k_pos": 1.0, "loss_type": "vespo"}, []),
+        ({"train_sampling_strategy": "group_by_length"}, ["train_sampling_strategy='group_by_length'"]),
+        ({"use_bias_correction_kl": False}, ["use_bias_correction_kl=False"]),
+        ({"use_bias_correction_kl": False, "beta": 0.1}, []),
+        ({"teacher_update_rate": 0.5}, ["teacher_update_rate=0.5"]),
+        ({"teacher_update_rate": 0.5, "teacher_model_kind": "ema"}, []),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_named_once(tmp_path: Path, given: dict[str, Any], named: list[str]) -> None:
+    told = changes_nothing(config(tmp_path, **given))
+    assert bool(told) == bool(named) and all(told.count(one) == 1 for one in named), told
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"generation_kwargs": {"temperature": 0.5}}, r"generation_kwargs\['temperature'\]: set temperature instead"),
+        ({"generation_kwargs": '{"max_new_tokens": 3}'}, "set max_completion_length instead"),
+        ({"generation_kwargs": {"num_beams": 2}}, "a turn is one response that is sampled"),
+        ({"temperature": 1e-300}, "temperature=1e-300 must be 0.001 or more"),
+        ({"eval_temperature": 1e-9}, "eval_temperature=1e-09 must be 0.001 or more"),
+        ({"use_liger_kernel": True}, "set use_liger_kernel=False"),
+        ({"auto_find_batch_size": True}, "set auto_find_batch_size=False"),
+    ],
+)
+def test_a_value_that_says_something_else_than_it_does_is_refused(
+    tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(tmp_path, **given)
+
+
+def test_a_plan_names_what_changes_nothing_and_refuses_prompts_and_responses_that_fit_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--plan", "--use_cpu", "True", "--output_dir", str(tmp_path / "run")]
+    recipe.main("webshop_tiny", [*own, "--label_smoothing_factor", "0.1"])
+    assert "label_smoothing_factor=0.1" in capsys.readouterr().out
+    for flags, message in (
+        (
+            ["--max_prompt_length", "8", "--environment_options", '{"max_turns": 3}'],
+            "max_prompt_length=8: the first prompts have",
+        ),
+        (["--max_completion_length", "1000000"], "max_completion_length=1000000 is not less than the model's 1024"),
+        (["--environment_options", '{"history_length": "x"}'], "history_length='x' must be of type int"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            recipe.main("webshop_tiny", [*own, *flags])
+
+
+def test_a_device_that_computes_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="--device meta"):
+        usable_device("meta")
+
+
+def test_a_method_that_yaml_read_as_no_text_says_so() -> None:
+    with pytest.raises(ValueError, match="method=False must be text; in YAML write it in quotes"):
+        get_method(False)  # type: ignore[arg-type]
