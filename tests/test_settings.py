@@ -85,7 +85,6 @@ def test_a_setting_that_changes_nothing_is_named_once(tmp_path: Path, given: dic
         ({"temperature": 1e-300}, "temperature=1e-300 must be 0.001 or more"),
         ({"eval_temperature": 1e-9}, "eval_temperature=1e-09 must be 0.001 or more"),
         ({"use_liger_kernel": True}, "set use_liger_kernel=False"),
-        ({"auto_find_batch_size": True}, "set auto_find_batch_size=False"),
     ],
 )
 def test_a_value_that_says_something_else_than_it_does_is_refused(

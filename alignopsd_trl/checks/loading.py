@@ -22,7 +22,7 @@ def check_policy(
     trust_remote_code: bool = False,
     saves: bool = True,
 ) -> PreTrainedTokenizerBase | None:
-    """Checks the files of a policy's folder; skips policies that come with the package.
+    """Checks the files of a policy's folder, but not of one that comes with the package.
 
     Args:
         name: name or path of the policy, as the user wrote it.
@@ -38,7 +38,11 @@ def check_policy(
     """
     check_model_name(name)
     folder = Path(resolve_model(name)).expanduser()
-    if not folder.is_dir() or folder in SHIPPED_MODELS.values():
+    if folder in SHIPPED_MODELS.values():
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(folder) if own_tokenizer else None
+    if not folder.is_dir():
         return None
     check_weights(folder)
     if own_tokenizer:
