@@ -110,7 +110,7 @@ COMMANDS = {
         "alignopsd_trl.measure.commands:measure",
         "what to train with: lift of the skills, and credit of methods against Monte Carlo advantages",
     ),
-    "skills": ("alignopsd_trl.skill_work.commands:skills", "what each skill of a bank is worth; skills from a run"),
+    "skills": ("alignopsd_trl.skill_work.commands:skills", "what each skill of a bank is worth"),
     "study": (study, "methods x environments x seeds under one protocol"),
     "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went; several runs: compared"),
     "analyse": ("alignopsd_trl.analysis.__main__:main", "the paper's analyses of a run: a figure and its data"),

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from fakes import corridor
-from fakes.endpoint import answering
 from fakes.toy import build_tokenizer
 
 from alignopsd_trl import cli
-from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.records import write_records
 from alignopsd_trl.rollout import Responses
-from alignopsd_trl.skill_work import write
-from alignopsd_trl.skill_work.contrasts import contrasts, forms
 from alignopsd_trl.skill_work.worth import HARMS, HELPS, UNTOLD, WHOLE, Bench, measure, unnamed, worths
-from alignopsd_trl.skill_work.write import Proposal, bank_of, bounded, distinct, names_of, propose
 from alignopsd_trl.skills import SkillBank
 
 GOOD, USELESS, HARMFUL = "hint right", "pick the largest number", "hint left"
@@ -139,7 +131,6 @@ def test_the_command_leaves_a_page_json_table_and_picture(
     assert "| maze-t01 | go: hint right |" in told and "No task retrieves maze-t02" in told
     assert found["never_retrieved"] == ["maze-t02"] and found["plain_episodes"] == 24
     assert {one["skill"] for one in found["skills"]} == {WHOLE, "maze-g01", "maze-t01", "maze-t02"}
-    assert (out / "skills.png").read_bytes()[:4] == b"\x89PNG" and "verdict" in (out / "skills_worth.csv").read_text()
 
 
 def ends(argv: list[str], capsys: pytest.CaptureFixture) -> str:
@@ -159,157 +150,3 @@ def test_what_can_not_be_checked_is_refused(policy: Path, tmp_path: Path, capsys
 
 
 # Written from records
-
-
-def run_of(folder: Path, episodes: list[tuple[str, bool, list[tuple[str, str]]]], category: str = "two") -> Path:
-    """A run's records: episodes of (task, won, turns of action and observation), siblings in order."""
-    rows, seen = [], {}
-    for task, won, turns in episodes:
-        number = seen[task] = seen.get(task, -1) + 1
-        for turn, (action, observation) in enumerate(turns):
-            own = {
-                "step": 3,
-                "task": task,
-                "task_id": task,
-                "stop": "done",
-                "rollout": f"{number:04d}",
-                "turn": turn,
-                "won": won,
-            }
-            own |= {"category": category, "task_text": f"the number two {task}", "reward": float(won), "score": 0.0}
-            rows.append(own | {"action": action, "action_valid": True, "observation": observation})
-    write_records(folder / "trajectories" / "3.parquet", rows)
-    return folder
-
-
-WON, LOST = [("go", "at one"), ("right", "at two")], [("go", "at one"), ("left", "at zero")]
-SIBLINGS = [("a", True, WON), ("a", False, LOST), ("b", True, WON), ("b", False, LOST), ("b", False, LOST)]
-
-
-def test_winners_and_losers_are_compared_where_they_saw_the_same(tmp_path: Path) -> None:
-    (one,) = contrasts(run_of(tmp_path / "run", SIBLINGS), 3)
-    assert (one.category, one.won, one.lost, one.state, one.tasks) == ("two", "right", "left", "at one", 2)
-    assert one.turns == ("3/a/0000/1", "3/a/0001/1", "3/b/0000/1", "3/b/0001/1")
-    both = [*SIBLINGS, ("c", False, WON), ("c", True, LOST), ("d", False, WON), ("d", True, LOST)]
-    with pytest.raises(ValueError, match="no two tasks"):
-        contrasts(run_of(tmp_path / "both", both), 3)
-    elsewhere = [("a", True, WON), ("a", False, [("go", "at nine"), ("left", "at zero")])]
-    with pytest.raises(ValueError, match="no two tasks"):
-        contrasts(run_of(tmp_path / "elsewhere", elsewhere), 3)
-    stopped = pd.read_parquet(run_of(tmp_path / "failed", SIBLINGS) / "trajectories" / "3.parquet")
-    stopped["stop"] = [
-        "environment error" if one.task == "b" and not one.won else "done" for one in stopped.itertuples()
-    ]
-    write_records(tmp_path / "failed" / "trajectories" / "3.parquet", stopped.to_dict("records"))
-    with pytest.raises(ValueError, match="no two tasks"):
-        contrasts(tmp_path / "failed", 3)
-    again = [*SIBLINGS[:4], ("b", False, [*WON[:1], ("look", "at one"), ("left", "at zero")])]
-    assert contrasts(run_of(tmp_path / "again", again), 3)[0].lost == "left", "first visits of a state count"
-
-
-def test_actions_of_one_task_are_named_by_their_verb_and_the_tasks_words() -> None:
-    text = "buy a linen coat in red"
-    assert forms("click[b12]", "click[red]", text, {"click[b12]"}) == ("click[b12]", "click with words of the task")
-    assert forms("search[linen coat]", "search[linen]", text, ()) == (
-        "search with words of the task, more",
-        "search with words of the task, fewer",
-    )
-    assert forms("click[b12]", "click[b13]", text, ()) is None
-
-
-def test_texts_are_bounded_and_chat_tokens_are_words() -> None:
-    special = {"<|im_start|>", "[INST]", "</s>"}
-    text = bounded("<|im_start|>system\nYou [INST] are </s> <<b>> " + "x" * 900, 40, special)
-    assert "\n" not in text and len(text) <= 300 and not any(one in text for one in ("<", ">", "[INST]"))
-    assert bounded("Do click[< prev], not <b>click</b>.", 40) == "Do click[< prev], not b click /b ."
-    assert len(bounded("word " * 100, 40).split()) == 40
-    with pytest.raises(ValueError, match="an empty text"):
-        bounded(" <> ", 8)
-
-
-def test_a_malformed_answer_costs_itself_and_duplicates_are_merged(tmp_path: Path) -> None:
-    (one,) = contrasts(run_of(tmp_path, SIBLINGS), 3)
-    good = {"title": "Right", "text": "Go right at one.", "when": "At one."}
-    answers: list[Any] = [good, ["no", "mapping"], {"title": "Right"}, good | {"text": 7}, good | {"text": ""}, good]
-    found, malformed = propose([one] * 6, lambda contrast: answers.pop(0))
-    assert len(found) == 2 and len(malformed) == 4
-    (merged,) = distinct(found, load_encoder("lexical"))
-    assert merged.text == "Go right at one." and merged.turns == one.turns * 2
-    with pytest.raises(ValueError, match="no answer that can be used"):
-        propose([one], lambda contrast: {})
-
-
-def test_an_endpoint_words_a_contrast_and_its_nonsense_costs_itself(tmp_path: Path) -> None:
-    (one,) = contrasts(run_of(tmp_path, SIBLINGS), 3)
-    said = 'Here it is: {"title": "Go right", "text": "Go <b>right</b> at one.", "when": "At one."} Good luck!'
-    answers: list[Any] = ["I would rather not.", f"<think>{{hm}}</think>{said}", "{]}", None]
-    with answering(lambda question: answers.pop(0)) as (url, asked):
-        found, malformed = propose([one] * 4, write.ByEndpoint(url, "author"))
-    assert [proposal.text for proposal in found] == ["Go b right /b at one."] and len(malformed) == 3
-    question = asked[0]["messages"][0]["content"]
-    assert asked[0]["model"] == "author" and "Agents that won did: right" in question and "It saw: at one" in question
-
-
-def test_a_written_bank_has_a_type_a_category_and_says_where_it_comes_from() -> None:
-    found = [Proposal("two", "Go", GOOD, "At one.", ("3/a/0/1", "3/a/1/1"), "web-t01")]
-    found += [replace(found[0], category=name, id=f"web-t{number:02d}") for number, name in ((2, "three"), (3, "two"))]
-    bank = SkillBank(bank_of(found, "webshop", "alignopsd skills write run"), "new")
-    assert [[one.id for one in kind.skills] for kind in bank.task_types] == [["web-t01", "web-t03"], ["web-t02"]]
-    assert bank.version == "alignopsd skills write run" and bank.environment == "webshop"
-    assert bank.task_types[0].skills[0].when == "At one. (2 turns, such as 3/a/0/1)"
-    assert bank.retrieve("any task", "three").skills[0].id == "web-t02"
-    assert names_of("webshop_trips") == ("web", "webshop") and names_of("my_maze2") == ("mymaze", "my_maze2")
-
-
-def written(policy: Path, run: Path, output: Path, *more: str) -> list[str]:
-    return ["write", str(run), "--output", str(output), *measured(policy, *more)]
-
-
-def test_only_what_helps_is_written_and_nothing_is_overwritten(
-    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    run, new = run_of(tmp_path / "run", SIBLINGS, "two"), tmp_path / "new.json"
-    words = {"title": "go", "when": "always"}
-    monkeypatch.setattr(write, "in_own_words", lambda one: words | {"text": GOOD})
-    cli.main(["skills", *written(policy, run, new)])
-    assert "none helps, so no bank is written" in capsys.readouterr().out and not new.exists(), "it reads no skill"
-    tried = json.loads(new.with_suffix(".written.json").read_text())
-    assert tried["kept"] == 0 and tried["proposals"][0]["turns"][0] == "3/a/0000/1"
-
-    monkeypatch.setattr(write, "open_bench", lambda given, session: bench(36, needs=(3,)))
-    cli.main(["skills", *written(policy, run, new, "--episodes", "12")])
-    bank = SkillBank.load(new)
-    assert [one.text for one in bank.task_types[0].skills] == [GOOD] and "skills write" in bank.version
-    before = new.read_bytes()
-    assert "never overwritten" in ends(written(policy, run, new), capsys) and new.read_bytes() == before
-
-
-def test_skills_of_an_earlier_bank_compete_with_the_new_ones(
-    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    """What does not help any more is dropped, what helps keeps its words, and no version is overwritten."""
-    run, old, new = run_of(tmp_path / "run", SIBLINGS, "three"), tmp_path / "old.json", tmp_path / "new.json"
-    words = {"title": "go", "when": "always"}
-    monkeypatch.setattr(write, "in_own_words", lambda one: words | {"text": "pick zero"})
-    monkeypatch.setattr(write, "open_bench", lambda given, session: bench(64, needs=(3,)))
-    before = [Proposal("three", "go", text, "Then.", ("9/z/0/1",)) for text in (GOOD, HARMFUL)]
-    numbered = [replace(one, id=f"maze-t{place:02d}") for place, one in enumerate(before, 1)]
-    old.write_text(json.dumps(bank_of(numbered, "corridor", "alignopsd skills write outputs/before")))
-    cli.main(["skills", *written(policy, run, new, "--bank", str(old), "--episodes", "160")])
-    tried = json.loads(new.with_suffix(".written.json").read_text())["proposals"]
-    assert {one["text"]: one["verdict"] for one in tried} == {GOOD: HELPS, HARMFUL: HARMS, "pick zero": UNTOLD}
-    (kept,) = SkillBank.load(new).task_types[0].skills
-    assert (kept.text, kept.when) == (GOOD, "Then. (1 turns, such as 9/z/0/1)")
-    assert HARMFUL in old.read_text()
-    assert "give a bank that alignopsd skills write made" in ends(
-        written(policy, run, tmp_path / "other.json", "--bank", "webshop"), capsys
-    )
-
-
-def test_what_can_not_be_written_from_is_refused(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    new = tmp_path / "new.json"
-    assert "no run in" in ends(written(policy, tmp_path / "gone", new), capsys)
-    assert "no trajectories in" in ends(written(policy, tmp_path, new), capsys)
-    run = run_of(tmp_path / "run", SIBLINGS)
-    unheard = ["--endpoint", "http://127.0.0.1:9/v1"]
-    assert "no answer that can be used" in ends(written(policy, run, new, *unheard), capsys)

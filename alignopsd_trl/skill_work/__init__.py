@@ -1,1 +1,1 @@
-"""Skills measured and skills written: ``alignopsd skills check BANK`` and ``alignopsd skills write RUN``."""
+"""Measures what each skill of a bank is worth: ``alignopsd skills check BANK``."""

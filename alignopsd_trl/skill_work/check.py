@@ -1,10 +1,10 @@
-"""``alignopsd skills check``: measures a bank and leaves ``skills.json``, a table and a picture."""
+"""``alignopsd skills check``: measures a bank and leaves ``skills.json`` and a table."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -16,6 +16,7 @@ from alignopsd_trl.measure.measurement import cpu_seconds
 from alignopsd_trl.measure.ranking import EVERYTHING, Success
 from alignopsd_trl.measure.report import markdown
 from alignopsd_trl.measure.setup import Session, environment_preset, prepare
+from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.skill_work.worth import Bench, Worth, measure, unnamed, worths
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.statistics import Interval
@@ -29,8 +30,6 @@ HEAD = "skill,text,tokens,tasks that retrieve it,with room for it,category,playe
 def check(given: argparse.Namespace, shown: str) -> None:
     """Measures a bank, prints the page and writes the files."""
     with setup():
-        from alignopsd_trl.skill_work.picture import finding
-
         session = open_session(given)
         bank = SkillBank.load(given.bank, encoder_of(given, session))
     with closing(session.player.environments):
@@ -50,7 +49,8 @@ def check(given: argparse.Namespace, shown: str) -> None:
         "skills": rows,
     }
     print(page(content))
-    finding(content, pd.DataFrame(rows), given.value).save(given.output)
+    write_json(given.output / "skills.json", content)
+    write_text(given.output / "skills_worth.csv", pd.DataFrame(rows).to_csv(index=False))
 
 
 def open_session(given: argparse.Namespace) -> Session:
@@ -73,10 +73,8 @@ def open_bench(given: argparse.Namespace, session: Session) -> Bench:
         return Bench(session.player, rows, given.slots, given.value, given.seed).open()
 
 
-def assess(
-    given: argparse.Namespace, session: Session, bench: Bench, bank: SkillBank, only: Collection[str] = ()
-) -> list[Worth]:
-    """Returns what a bank and its skills are worth, or some skills ``only``, harmful ones first."""
+def assess(given: argparse.Namespace, session: Session, bench: Bench, bank: SkillBank) -> list[Worth]:
+    """Returns what a bank and its skills are worth, harmful ones first."""
 
     def count(text: str) -> int:
         return len(session.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -85,7 +83,7 @@ def assess(
         print(f"alignopsd skills: {line}, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
 
     listed = worths(bank, bench.asked, count, session.config.skill_budget)
-    return measure(bench, [one for one in listed if not only or one.id in only], given.episodes, told)
+    return measure(bench, listed, given.episodes, told)
 
 
 def rows_of(found: Sequence[Worth]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""``alignopsd skills check`` and ``write``: reads and checks their arguments before heavy imports."""
+"""``alignopsd skills check``: reads and checks its arguments before heavy imports."""
 
 from __future__ import annotations
 
@@ -17,47 +17,28 @@ LEAST = {"tasks": 3, "episodes": 1, "seed": 0, "slots": 8}
 
 
 def skills(argv: Sequence[str]) -> None:
-    """Checks or writes a bank; an error that a user can mend ends it with a short message."""
+    """Checks a bank; an error that a user can mend ends it with a short message."""
     with reported("alignopsd skills", quietly=True, resumes=None):
         given, shown = read(argv), "alignopsd skills " + shlex.join(argv)
-        if given.action == "check":
-            from alignopsd_trl.skill_work.check import check
+        from alignopsd_trl.skill_work.check import check
 
-            check(given, shown)
-        else:
-            from alignopsd_trl.skill_work.write import write
-
-            write(given, shown)
+        check(given, shown)
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the arguments."""
-    parser = CommandParser(
-        prog="alignopsd skills", description="What each skill is worth; skills from a run's episodes."
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="check|write")
+    parser = CommandParser(prog="alignopsd skills", description="What each skill of a bank is worth.")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="check")
     check = actions.add_parser("check", help="success with each skill minus success without, on training tasks")
     check.add_argument("bank", metavar="BANK", help="a shipped bank's name or the path of a JSON file")
-    check.add_argument(
-        "--output", type=place, default=place("outputs/skills"), help="folder of skills.json, .csv and .png"
-    )
-    write = actions.add_parser("write", help="a bank of what won and lost from the same states of a run")
-    write.add_argument("run", metavar="RUN", type=place, help="output folder of a run, with trajectories")
-    write.add_argument("--output", type=place, required=True, metavar="NEW_BANK", help="a JSON file that is not there")
-    write.add_argument("--bank", help="an earlier one of this command; its skills compete with the new ones")
-    write.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, which words the skills")
-    write.add_argument("--endpoint_model", default="default", help="the model's name there")
-    write.add_argument("--proposals", type=int, default=3, help="of each category at most")
-    for one in (check, write):
-        _add_measurement(one)
+    check.add_argument("--output", type=place, default=place("outputs/skills"), help="folder of skills.json and .csv")
+    _add_measurement(check)
     given = parser.parse_args(argv)
-    parser.at_least(given, LEAST | ({"proposals": 1} if given.action == "write" else {}))
+    parser.at_least(given, LEAST)
     with setup():
         given.environment_options = environment_options(given.environment_options)
         check_model_name(given.model)
-        check_folder(str(given.output if given.action == "check" else given.output.parent), "output")
-        if given.action == "write" and given.output.exists():
-            raise ValueError(f"--output {given.output} exists, and a bank is never overwritten; name a new file")
+        check_folder(str(given.output), "output")
     return given
 
 
