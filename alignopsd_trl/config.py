@@ -31,6 +31,7 @@ from alignopsd_trl.skills import skill_budget
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
 INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
+    **dict.fromkeys(("epsilon_high", "delta", "entropy_coef"), Size),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), Annotated[float, Field(ge=0, lt=1)]),
     **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "neftune_noise_alpha"), Size),
     **dict.fromkeys(("adam_epsilon", "num_train_epochs", "repetition_penalty"), Positive),

@@ -28,6 +28,10 @@ def config(folder: Path, **given: Any) -> AlignOPSDConfig:
         ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers=True: .*num_workers"),
         ({"accelerator_config": {"dispatch_batches": True}}, "'dispatch_batches': true} would cut sibling groups"),
         ({"fsdp": "full_shard"}, "needs several processes"),
+        ({"sync_ref_model": True}, "sync_ref_model=True moves a reference model, which beta=0 has not"),
+        ({"generation_kwargs": {"tempreature": 1}}, r"generation_kwargs\['tempreature'\] is no option"),
+        ({"generation_kwargs": {"stop_strings": ["x"]}}, r"\['stop_strings'\] ends no response here"),
+        ({"cache_implementation": "nonsense"}, "cache_implementation='nonsense': .*Choose one of"),
         ({"fp16": True, "bf16": False}, "fp16=True needs a GPU"),
     ],
 )
@@ -43,6 +47,7 @@ def test_what_training_would_refuse_at_its_start_is_refused_before_it_plays(
     [
         {},
         {"optim": "adafactor"},
+        {"generation_kwargs": {"no_repeat_ngram_size": 3}, "cache_implementation": "static"},
         {"optim": "sgd", "lr_scheduler_type": "cosine", "warmup_steps": 0.5},
         {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": '{"num_decay_steps": 1}'},

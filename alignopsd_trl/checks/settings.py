@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer, get_scheduler
+from transformers import GenerationConfig, Trainer, get_scheduler
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.options import as_mapping
@@ -37,7 +37,6 @@ UNREAD: tuple[tuple[str, Reads, str], ...] = (
         "loss_type is not 'vespo'",
     ),
     ("use_bias_correction_kl", lambda args: args.beta, "beta is 0"),
-    ("sync_ref_model", lambda args: args.beta, "beta is 0"),
     ("ref_model_mixup_alpha ref_model_sync_steps", lambda args: args.sync_ref_model, "sync_ref_model is off"),
     ("num_completions_to_print log_unique_prompts", lambda args: args.log_completions, "log_completions is off"),
     (
@@ -83,6 +82,9 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
         )
+    if args.sync_ref_model and not args.beta:
+        raise ValueError("sync_ref_model=True moves a reference model, which beta=0 has not; set beta, or leave it out")
+    _check_generation(args)
     with _named(args, "optim", "optim_args", "optim_target_modules"):
         layers: Any = _OneLayer()
         kind, given = Trainer.get_optimizer_cls_and_kwargs(args, layers)
@@ -98,6 +100,17 @@ def _check_machine(args: AlignOPSDConfig) -> None:
             f"fsdp={args.fsdp!r} needs several processes; leave it out, and launch with "
             "accelerate launch --config_file $(alignopsd --files fsdp2)"
         )
+
+
+def _check_generation(args: AlignOPSDConfig) -> None:
+    given = as_mapping(args.generation_kwargs)
+    if not args.use_vllm and (unknown := sorted(set(given) - set(vars(GenerationConfig())))):
+        raise ValueError(f"generation_kwargs[{unknown[0]!r}] is no option of transformers' generate; leave it out")
+    if "stop_strings" in given:
+        raise ValueError("generation_kwargs['stop_strings'] ends no response here; leave it out")
+    with _named(args, "generation_kwargs", "cache_implementation"):
+        options = {} if args.use_vllm else given
+        GenerationConfig(**options, cache_implementation=args.cache_implementation).validate(strict=True)
 
 
 def _check_schedule(args: AlignOPSDConfig, kind: Any, given: dict[str, Any]) -> None:

@@ -128,7 +128,7 @@ def _status(error: BaseException) -> int | None:
     if getattr(error, "in_setup", False) or type(error).__name__ in _TO_MEND:
         return WRONG
     known = any(kind.__name__ in _ENDS_A_RUN for kind in type(error).__mro__)
-    if known or is_loss(error) or isinstance(error, OSError):
+    if known or is_loss(error) or isinstance(error, OSError | ImportError):  # a library says what to install
         return STOPPED
     if raised_by_a_task(error):
         return STOPPED if hasattr(error, "kept") else WRONG
