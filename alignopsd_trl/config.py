@@ -19,6 +19,7 @@ from alignopsd_trl.options import (
     PositiveCount,
     Share,
     Size,
+    as_mapping,
     check_values,
     option,
     path_as_given,
@@ -27,6 +28,8 @@ from alignopsd_trl.options import (
 from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
+BEST = "success_or_score"
+"""The number of an evaluation that chooses checkpoints by default: success, or the score where success is unknown."""
 INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), Annotated[float, Field(ge=0, lt=1)]),
@@ -49,6 +52,7 @@ ONLY: dict[str, tuple[Any, str]] = {
     "use_adaptive_entropy": (False, "is not supported over turn rows, where entropy_coef is"),
     "multi_objective_aggregation": ("sum_then_normalize", "knows no single outcome, whose advantage turns share"),
     "remove_unused_columns": (False, "would take the task's columns away from reset()"),
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), (False, "would cast weights that training goes on with")),
 }
 """The only supported value of some of TRL's fields, and why."""
 
@@ -314,7 +318,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             self.bf16 = not self.fp16 and not self.use_cpu and has_bfloat16()
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # without an accelerator pinning is useless, and torch warns
+        follows = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+        if self.load_best_model_at_end or self.save_strategy == "best" or follows:
+            self.metric_for_best_model = self.metric_for_best_model or BEST
         super().__post_init__()
+        if follows:
+            mode = "max" if self.greater_is_better else "min"
+            self.lr_scheduler_kwargs = {"mode": mode, **as_mapping(self.lr_scheduler_kwargs)}
         self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)
         self._check_supported()
@@ -358,6 +368,14 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 found = ", ".join(f"{other}={getattr(self, other)!r}" for other in wrong)
                 remedy = ", ".join(f"{other}={value!r}" for other, value in wrong.items())
                 raise ValueError(f"{name}={value!r} {why}, but {found}; set {remedy}")
+        chooses = self.metric_for_best_model or ""
+        if "/" not in chooses and chooses.endswith("loss"):
+            raise ValueError(
+                f"metric_for_best_model={chooses!r}: an evaluation has no loss; leave it out (then it is {BEST!r}), or "
+                "name another number of an evaluation, such as 'episodes/score'"
+            )
+        if chooses.endswith(BEST) and not self.greater_is_better:
+            raise ValueError("greater_is_better=False would keep the checkpoint with the least success; leave it out")
         if self.privileged_siblings >= self.num_generations:
             raise ValueError(
                 f"privileged_siblings={self.privileged_siblings} leaves no ordinary sibling of num_generations="

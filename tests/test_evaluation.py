@@ -142,13 +142,9 @@ def test_playing_leaves_random_state_and_mode_as_they_were(tmp_path: Path) -> No
     assert model.training and torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_sibling_index_does_not_depend_on_how_rows_are_cut() -> None:
+def test_rows_of_one_task_are_siblings_in_their_order() -> None:
     rows = ["a", "a", "b", "a", "c", "b"]
-    assert siblings_before([rows], 0) == [0, 1, 0, 2, 0, 1]
-    for size in (1, 2, 3):
-        parts = [rows[first : first + size] for first in range(0, len(rows), size)]
-        joined = [place for process in range(len(parts)) for place in siblings_before(parts, process)]
-        assert joined == [0, 1, 0, 2, 0, 1]
+    assert siblings_before(rows) == [0, 1, 0, 2, 0, 1]
 
 
 def _seeds_of_an_evaluation(folder: Path, batch: int) -> dict[str, list[int]]:

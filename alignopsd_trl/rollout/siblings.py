@@ -24,12 +24,11 @@ def episode_seed(*parts: object) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def siblings_before(task_ids: Sequence[Sequence[str]], process: int) -> list[int]:
-    """Returns the sibling index of each row of a process: the number of rows of the same task before it, on this
-    process or one before it. It does not depend on how rows are cut into batches and processes."""
-    seen = Counter(identity for ids in task_ids[:process] for identity in ids)
+def siblings_before(task_ids: Sequence[str]) -> list[int]:
+    """Returns the sibling index of each row: the number of rows of the same task before it."""
+    seen: Counter[str] = Counter()
     places = []
-    for identity in task_ids[process]:
+    for identity in task_ids:
         places.append(seen[identity])
         seen[identity] += 1
     return places
