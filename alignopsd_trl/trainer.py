@@ -426,7 +426,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         prefix = kwargs.get("metric_key_prefix", "eval")
         name = f"{description.lower()} {prefix.partition('_')[2]}".rstrip()
         rows = [*to_evaluate(dataloader.dataset, self._factory, name)]
-        played = [row for row in rows for _ in range(self.args.num_generations_eval or 1)]
+        played = [row for row in rows for _ in range(self.num_generations_eval or 1)]
         found = self.panels.metrics(played, name, self.method.skills_in_evaluation, self.args.eval_temperature)
         nothing: Any = None
         return EvalLoopOutput(nothing, nothing, {f"{prefix}_{key}": found[key] for key in found}, len(rows))

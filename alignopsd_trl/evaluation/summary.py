@@ -149,6 +149,7 @@ class EvaluationResult:
             f"skills {'in the prompt' if self.skills else 'no'}, temperature {self.temperature:g}, seed {self.seed}, "
             f"{self.turns:.1f} turns an episode, {100 * self.invalid_actions:.1f} % invalid actions, "
             + (f"macro success {self.success_macro:.1f} %" if "success" in known else "success unknown")
+            + (f", {self.environment_errors} episodes failed and count as not won" if self.environment_errors else "")
         )
         return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from alignopsd_trl.config import BEST
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, check_played, play_panel, summarise
-from alignopsd_trl.rollout.metrics import means, rollout_sums
+from alignopsd_trl.rollout.metrics import SQUARES, means, rollout_sums
 from alignopsd_trl.runs.health import Tally
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.phases import Seconds
@@ -67,6 +67,7 @@ class Panels:
         """Plays rows as `evaluate` does and returns the metrics of their episodes, equal on each process. `BEST` is the
         one to choose by; it is absent with the score, which reward models do not give here."""
         found = means(gather_object([rollout_sums(self._play(rows, name, skills, temperature, seed=0))]))
+        found.pop(SQUARES, None)  # tasks are not whole on a process
         known = [one for one in ("episodes/success", "episodes/score") if one in found]
         return {BEST: found[known[0]], **found} if known else found
 
