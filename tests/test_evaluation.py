@@ -22,7 +22,7 @@ from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Step, Suite, TaskPanel, open_batch
 from alignopsd_trl.evaluation import Outcome, evaluate, mean_score, success_rate, summarise
 from alignopsd_trl.launch.evaluate import command, main
-from alignopsd_trl.rollout import Player, no_skills, siblings_before
+from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank, skill_source
 from alignopsd_trl.turns import Seeds
@@ -145,11 +145,6 @@ def test_playing_leaves_random_state_and_mode_as_they_were(tmp_path: Path) -> No
     state = torch.random.get_rng_state()
     evaluate(model, tokenizer, ToyEnvironment, PANEL, max_completion_length=4)
     assert model.training and torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_rows_of_one_task_are_siblings_in_their_order() -> None:
-    rows = ["a", "a", "b", "a", "c", "b"]
-    assert siblings_before(rows) == [0, 1, 0, 2, 0, 1]
 
 
 def _seeds_of_an_evaluation(folder: Path, batch: int) -> dict[str, list[int]]:

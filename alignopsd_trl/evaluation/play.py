@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.models import end_ids
-from alignopsd_trl.rollout import Player, SkillSource, episode_seeds, make_player, no_skills, siblings_before
+from alignopsd_trl.rollout import Player, SkillSource, episode_seeds, make_player, no_skills
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.sampling.plain import plain_sampler
 from alignopsd_trl.turns import Trajectory
@@ -73,8 +75,8 @@ def play_panel(
     Returns:
         This process's trajectories, in the rows' order.
     """
-    places = siblings_before([row["task_id"] for row in rows])
-    own = [*zip(rows, places, strict=True)][process::processes]
+    siblings: defaultdict[str, count[int]] = defaultdict(count)
+    own = [(row, next(siblings[row["task_id"]])) for row in rows][process::processes]
     most = len(rows[::processes])  # the first process has the largest share
     played: list[Trajectory] = []
     player.sampling_seed = seed

@@ -11,18 +11,14 @@ SQUARES = "tasks/squared_success"
 """The mean over tasks of the squared success rate. With ``episodes/success`` it tells how much tasks differ."""
 
 
-Sums = dict[str, tuple[float, int]]
-"""Maps metrics to a sum and the number of its terms, so that the parts of several processes make one mean."""
-
-
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns the metrics of a round: outcome, length, validity, repetition, why episodes ended (one-hot shares), and
     the environment's `metrics` of last steps."""
     return means([rollout_sums(trajectories)])
 
 
-def means(parts: Sequence[Sums]) -> dict[str, float]:
-    """Returns the means over all parts; one that is not known for all of its terms is absent."""
+def means(parts: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:
+    """Returns the means over the `rollout_sums` of all parts; one that is not known for all of its terms is absent."""
     found = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         total, count = map(sum, zip(*(part[name] for part in parts if name in part), strict=True))
@@ -30,8 +26,8 @@ def means(parts: Sequence[Sums]) -> dict[str, float]:
     return found
 
 
-def rollout_sums(trajectories: Sequence[Trajectory]) -> Sums:
-    """Returns the sums of `rollout_metrics`; a success that is not known for all episodes is NaN."""
+def rollout_sums(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, int]]:
+    """Returns the sums of `rollout_metrics` and the numbers of their terms; NaN is not known for all episodes."""
     count = len(trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     counted = len(turns)
@@ -95,7 +91,7 @@ def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]
     return {"conversation/broken_prefixes": broken / count, "conversation/runs": runs / count}
 
 
-def _last_numbers(trajectories: Sequence[Trajectory]) -> Sums:
+def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, int]]:
     """Returns the sum of each number in `Turn.metrics` over the last turns that have it."""
     found: dict[str, list[float]] = {}
     for trajectory in trajectories:

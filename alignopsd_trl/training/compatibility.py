@@ -44,24 +44,23 @@ def adapted(
     if not is_adapted(made):
         return made, train, evaluation
     train = _placeholder(args) if train is None else train
-    check_rows(train, "train_dataset")
-    return made, with_task_ids(train), evaluation
+    return made, _with_task_ids(train, "train_dataset"), evaluation
+
+
+def _with_task_ids(dataset: Any, name: str) -> Any:
+    check_rows(dataset, name)
+    return with_task_ids(dataset)
 
 
 def to_evaluate(dataset: Any, factory: Any, name: str = "eval_dataset") -> Any:
-    """Returns a dataset, a list of rows or a dict of these as a dataset of rows with a ``task_id``, or a dict of these.
-
-    Raises:
-        ValueError: for a dataset without a length, or a row of this project's convention without a ``task_id``.
-    """
+    """Returns a dataset, a list of rows or a dict of these as datasets of rows with a ``task_id``. Raises `ValueError`
+    for anything else, and for a row without it that is not of TRL's convention."""
     if isinstance(dataset, dict):
         return {key: to_evaluate(one, factory, f"{name}[{key!r}]") for key, one in dataset.items()}
     if not isinstance(dataset, Dataset | list):
         raise ValueError(f"{name} is of type {type(dataset).__name__}; pass a datasets.Dataset, or a list of rows")
     table = Dataset.from_list(dataset) if isinstance(dataset, list) else dataset
-    if is_adapted(factory):
-        check_rows(table, name)
-        table = with_task_ids(table)
+    table = _with_task_ids(table, name) if is_adapted(factory) else table
     ids = list(table["task_id"]) if "task_id" in table.column_names else [None]
     if None in ids:
         raise ValueError(f"{name}: row {ids.index(None)} has no task_id; give each task one of its own")

@@ -75,9 +75,9 @@ class Lines(TrainerCallback):
         """Prints an update in the middle of its round, or an evaluation by the trainer."""
         place = f"{state.global_step}/{state.max_steps}".rjust(9)
         for name in [name for name in logs if name.endswith(BEST)]:
-            of, measure = name.removesuffix(BEST), measure_of(logs, name.replace(BEST, "episodes/"))
-            title = f"evaluation {of.partition('_')[2]}".rstrip("_ ")
-            print(f"{place}  {title}: {measure.rpartition('/')[2]} {percent(logs[name]).strip()} %", flush=True)
+            measure = measure_of(logs, name.replace(BEST, "episodes/")).rpartition("/")[2]
+            title = f"evaluation {name.removesuffix(BEST)[5:-1]}".rstrip()
+            print(f"{place}  {title}: {measure} {percent(logs[name]).strip()} %", flush=True)
         if away := drifted(logs):
             print(f"{place}  {away}", flush=True)
 
