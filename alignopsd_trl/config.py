@@ -29,6 +29,8 @@ from alignopsd_trl.options import (
 from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
+BEST = "success_or_score"
+"""The number of an evaluation that chooses checkpoints by default: success, or the score where success is unknown."""
 INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
     **dict.fromkeys(("epsilon_high", "delta", "entropy_coef"), Size),
@@ -54,6 +56,7 @@ ONLY: dict[str, tuple[Any, str]] = {
     "multi_objective_aggregation": ("sum_then_normalize", "knows no single outcome, whose advantage turns share"),
     "remove_unused_columns": (False, "would take the task's columns away from reset()"),
     "use_liger_kernel": (False, "computes a loss of its own, which does not know turn rows"),
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), (False, "would cast weights that training goes on with")),
 }
 """The only supported value of some of TRL's fields, and why."""
 
@@ -326,7 +329,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             self.bf16 = not self.fp16 and not self.use_cpu and has_bfloat16()
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # without an accelerator pinning is useless, and torch warns
+        follows = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+        if self.load_best_model_at_end or self.save_strategy == "best" or follows:
+            self.metric_for_best_model = self.metric_for_best_model or BEST
         super().__post_init__()
+        if follows:
+            mode = "max" if self.greater_is_better else "min"
+            self.lr_scheduler_kwargs = {"mode": mode, **as_mapping(self.lr_scheduler_kwargs)}
         self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)
         self._check_supported()
@@ -375,6 +384,14 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 raise ValueError(f"generation_kwargs[{name!r}]: set {OTHERS_OF_GENERATION[name]} instead")
             if name in ("do_sample", "num_beams", "num_beam_groups"):
                 raise ValueError(f"generation_kwargs[{name!r}]: a turn is one response that is sampled; leave it out")
+        chooses = self.metric_for_best_model or ""
+        if "/" not in chooses and chooses.endswith("loss"):
+            raise ValueError(
+                f"metric_for_best_model={chooses!r}: an evaluation has no loss; leave it out (then it is {BEST!r}), or "
+                "name another number of an evaluation, such as 'episodes/score'"
+            )
+        if chooses.endswith(BEST) and not self.greater_is_better:
+            raise ValueError("greater_is_better=False would keep the checkpoint with the least success; leave it out")
         if self.privileged_siblings >= self.num_generations:
             raise ValueError(
                 f"privileged_siblings={self.privileged_siblings} leaves no ordinary sibling of num_generations="

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.trainer_utils import EvalLoopOutput
 
 from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.checks.intended import Intended, check
@@ -37,7 +38,7 @@ from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.patched import patched
 from alignopsd_trl.privileged import PrivilegedError, SourceSpec, TurnTexts, load_source
-from alignopsd_trl.rollout import SamplerDown, no_skills, rollout_metrics
+from alignopsd_trl.rollout import SamplerDown, no_skills
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.configuration import configuration_of
 from alignopsd_trl.runs.cores import use_what_is_left
@@ -54,7 +55,7 @@ from alignopsd_trl.sharing.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_fil
 from alignopsd_trl.skills import CONTEXT, SkillSpec, load_skills, skill_source
 from alignopsd_trl.training.checkpoints import Checkpoints
 from alignopsd_trl.training.checks import check_policy, shares_prefixes, weights_of_rewards
-from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
+from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted, to_evaluate
 from alignopsd_trl.training.console import Lines, show_note
 from alignopsd_trl.training.log import LogFile
 from alignopsd_trl.training.order import EpochSampler, Upcoming, WholeRounds
@@ -278,7 +279,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         )
         pad_id, end_id = tokenizer.pad_token_id, tokenizer.eos_token_id
         self.row_maker = RowMaker(args, processes, pad_id, end_id, policy, self.recorder)
-        self.panels = Panels(policy, self.samplers, self.rollouts, self.rewards, processes, seconds)
+        self.panels = Panels(policy, self.samplers, self.rollouts, self.rewards, processes, seconds, self.train_dataset)
         self.drift = Drift(args, processes, self.recorder)
         self.update = Update(policy, self.accelerator, args, self.method, processes, self.drift)
         self._listeners = _listeners(args)
@@ -419,13 +420,18 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     # Evaluation
 
-    def prediction_step(
-        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> tuple[torch.Tensor, None, None]:
-        """Plays the rows' episodes and logs their outcome; there is no loss to report."""
-        trajectories = self.panels.play_rows(inputs, self.method.skills_in_evaluation, self.args.eval_temperature)
-        self.recorder.metrics("eval", rollout_metrics(trajectories))
-        return torch.zeros((), device=self.accelerator.device), None, None
+    def evaluation_loop(self, dataloader: Any, description: str, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Plays the rows of a dataset as a panel, ``num_generations_eval`` times each. The loader's batches do not
+        count, and there is no loss to report."""
+        self.callback_handler.eval_dataloader = dataloader
+        self.model.eval()  # tells TRL's log whose line is next; each training step sets the mode anew
+        prefix = kwargs.get("metric_key_prefix", "eval")
+        name = f"{description.lower()} {prefix.partition('_')[2]}".rstrip()
+        rows = [*to_evaluate(dataloader.dataset, self._factory, name)]
+        played = [row for row in rows for _ in range(self.num_generations_eval or 1)]
+        found = self.panels.metrics(played, name, self.method.skills_in_evaluation, self.args.eval_temperature)
+        nothing: Any = None
+        return EvalLoopOutput(nothing, nothing, {f"{prefix}_{key}": found[key] for key in found}, len(rows))
 
     def evaluate_panel(
         self, panel: TaskPanel, skills: bool = False, temperature: float | None = None, seed: int = 0

@@ -58,3 +58,22 @@ class TaskPanel:
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return iter(self.rows)
+
+
+def trained_too(trained: Any, rows: Iterable[Mapping[str, Any]], name: str) -> str | None:
+    """Returns the warning that tasks of an evaluation are trained on, by their ids; `None` if none of them is.
+
+    Args:
+        trained: a dataset; one without a length, which streams, is not read.
+        rows: the evaluation's.
+        name: of the evaluation.
+    """
+    ids = set(trained["task_id"]) if hasattr(trained, "__len__") else set()
+    played = dict.fromkeys(row["task_id"] for row in rows)
+    both = [identity for identity in played if identity in ids]
+    if not both:
+        return None
+    return (
+        f"{len(both)} of the {len(played)} tasks of {name} are trained on too (the first: {both[0]!r}), so that it "
+        "says little about other tasks; keep them apart"
+    )

@@ -51,7 +51,7 @@ MAY_IMPORT = {
         "turns",
         "experimental",
     ),
-    "evaluation": ("turns", "chat", "models", "rollout", "runs.progress", "sampling", "statistics", "evaluation"),
+    "evaluation": ("turns", "chat", "models", "rollout", "runs", "sampling", "statistics", "evaluation"),
     "runs": ("chat.options", "models", "options", "rollout.metrics", "runs", "statistics", "turns"),
     "viewer": ("records", "runs.state", "runs.command", "runs.files", "statistics", "viewer"),
     "analysis": ("records", "runs.command", "runs.files", "encoder", "methods.align_opsd", "analysis", "statistics"),

@@ -68,6 +68,18 @@ def test_intervals_need_five_episodes_and_curves_eight_characters() -> None:
     )
 
 
+BARS_OF = {-1.125: "▅▁", -0.5: "▃▁", -7.0: "█▁", 1.5: "▁█", 1e30: "▁█", -1e308: "█▁", 1e308: "▁█"}
+
+
+@pytest.mark.parametrize("value", BARS_OF)
+def test_a_score_may_be_any_number(value: float) -> None:
+    logs = {"episodes/score": value}
+    curve = [outcome(one, 1, 1) for one in ({"episodes/score": 0.0}, logs)]
+    shown = line("2/2", logs, curve, 1, None)
+    assert f" {BARS_OF[value]} " in shown and len(shown) < 110
+    assert spark([-1e308, 1e308]) == "▁█" and spark([0.0, -50.0, 100.0]) == "▃▁█"
+
+
 def test_one_line_an_update_and_one_header(capsys: pytest.CaptureFixture[str]) -> None:
     lines, args = Lines(), ARGS
     state = SimpleNamespace(log_history=[], is_world_process_zero=True, global_step=0, max_steps=2)

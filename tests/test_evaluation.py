@@ -2,23 +2,28 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
+from fakes.sweeps import mostly_full
 from fakes.toy import NUMBERS, Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
-from fakes.trainers import make_trainer
+from fakes.trainers import losses, make_trainer, variety
 
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
-from alignopsd_trl.environments import Suite, TaskPanel, open_batch
+from alignopsd_trl.environments import Step, Suite, TaskPanel, open_batch
 from alignopsd_trl.evaluation import Outcome, evaluate, mean_score, success_rate, summarise
 from alignopsd_trl.launch.evaluate import command, main
-from alignopsd_trl.rollout import Player, no_skills, siblings_before
+from alignopsd_trl.rollout import Player, no_skills
+from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank, skill_source
 from alignopsd_trl.turns import Seeds
 
@@ -142,15 +147,6 @@ def test_playing_leaves_random_state_and_mode_as_they_were(tmp_path: Path) -> No
     assert model.training and torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_sibling_index_does_not_depend_on_how_rows_are_cut() -> None:
-    rows = ["a", "a", "b", "a", "c", "b"]
-    assert siblings_before([rows], 0) == [0, 1, 0, 2, 0, 1]
-    for size in (1, 2, 3):
-        parts = [rows[first : first + size] for first in range(0, len(rows), size)]
-        joined = [place for process in range(len(parts)) for place in siblings_before(parts, process)]
-        assert joined == [0, 1, 0, 2, 0, 1]
-
-
 def _seeds_of_an_evaluation(folder: Path, batch: int) -> dict[str, list[int]]:
     seen: dict[str, list[int]] = {}
 
@@ -170,6 +166,111 @@ def test_episode_seeds_of_evaluate_do_not_depend_on_the_batch(tmp_path: Path) ->
     small, large = (_seeds_of_an_evaluation(tmp_path / str(batch), batch) for batch in (2, 8))
     assert small == large and len(small) == 4
     assert all(len(set(seeds)) == 2 for seeds in small.values())
+
+
+class OneOfFive(ToyEnvironment):
+    """Wins the first task alone, and fails in tasks that it is told to fail in."""
+
+    fails: tuple[str, ...] = ()
+
+    def reset(self, task_id: str, **columns: Any) -> Any:
+        self._task = task_id
+        return super().reset(task_id=task_id, **columns)
+
+    def step(self, action: str) -> Step:
+        if self._task in self.fails:
+            raise RuntimeError("the shop burnt down")
+        won = self._task == "toy/0"
+        return Step("zero", float(won), done=True, won=won, score=float(won))
+
+
+FIVE = TaskPanel.of("toy", "five", list(toy_dataset(5)))
+
+
+@pytest.mark.parametrize("batch", mostly_full([2, 3, 4, 5]))
+def test_an_evaluation_of_rows_is_that_of_a_panel(tmp_path: Path, batch: int) -> None:
+    trainer = make_trainer(
+        tmp_path, OneOfFive, per_device_eval_batch_size=batch, parts={"eval_dataset": toy_dataset(5)}
+    )
+    found, panel = trainer.evaluate(), trainer.evaluate_panel(FIVE)
+    assert found["eval_episodes/success"] == found["eval_success_or_score"] == 0.2 == panel.success.mean / 100
+    assert found["eval_episodes/score"] == 0.2 and "eval_loss" not in found
+    assert trainer.state.log_history[-1]["eval_episodes/success"] == 0.2
+
+
+def test_other_rows_and_several_sets_are_evaluated_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = make_trainer(tmp_path, OneOfFive)
+    found = trainer.evaluate({"all": toy_dataset(5), "rest": [{**row} for row in toy_dataset(4)][1:]})
+    assert (found["eval_all_episodes/success"], found["eval_rest_episodes/success"]) == (0.2, 0.0)
+    shown = capsys.readouterr().out
+    assert "evaluation all: success 20.0 %" in shown and "evaluation rest: success 0.0 %" in shown
+    assert trainer.predict(toy_dataset(2)).metrics["test_episodes/success"] == 0.5
+    with pytest.raises(ValueError, match="evaluation: row 0 has no task_id"):
+        trainer.evaluate(Dataset.from_dict({"target": ["one"]}))
+    with pytest.raises(ValueError, match="evaluation is of type IterableDataset"):
+        trainer.evaluate(toy_dataset(2).to_iterable_dataset())
+
+
+def test_tasks_that_are_trained_on_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = make_trainer(tmp_path, OneOfFive, tasks=2)
+    for _ in range(2):
+        trainer.evaluate_panel(FIVE)
+    assert capsys.readouterr().out.count("2 of the 5 tasks of panel five are trained on too (the first: 'toy/0')") == 1
+    trainer.evaluate(toy_dataset(5).select([3, 4]))
+    assert "trained on" not in capsys.readouterr().out
+
+
+def test_failed_episodes_count_as_not_won_and_nothing_played_is_no_number(tmp_path: Path) -> None:
+    some = type("Some", (OneOfFive,), {"fails": ("toy/1", "toy/2")})
+    every = type("Every", (OneOfFive,), {"fails": FIVE.task_ids})
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer)
+    result, _ = evaluate(model, tokenizer, some, FIVE, max_completion_length=2)
+    assert result.success.mean == 20.0 and "2 episodes failed and count as not won" in result.table()
+    told = r"five: no episode could be played. The first reason: .*the shop burnt down"
+    with pytest.raises(RunStopped, match=told):
+        evaluate(model, tokenizer, every, FIVE, max_completion_length=2)
+    trainer = make_trainer(tmp_path, every)
+    with pytest.raises(RunStopped, match=told):
+        trainer.evaluate_panel(FIVE)
+    with pytest.raises(RunStopped, match="evaluation: no episode could be played"):
+        trainer.evaluate(toy_dataset(5))
+    assert str(success_rate([])) == str(mean_score([])) == "unknown"
+
+
+def test_a_command_that_could_play_nothing_fails_in_words(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        command("--model tiny --environment webshop_tiny --max_prompt_length 8 --limit 2".split())
+    told = capfd.readouterr()
+    assert end.value.code == 1 and "no episode could be played" in told.err and "%" not in told.out
+
+
+class Drawing(ToyEnvironment):
+    """Draws from every random state that training draws from."""
+
+    def reset(self, **columns: Any) -> Any:
+        random.random(), np.random.rand(), torch.rand(1)
+        return super().reset(**columns)
+
+
+def test_an_evaluation_has_random_draws_of_its_own(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, Drawing, script=False, parts={"eval_dataset": toy_dataset(3)})
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist()
+    trainer.evaluate()
+    trainer.evaluate_panel(FIVE)
+    assert states == (random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist())
+
+
+@pytest.mark.full
+def test_training_is_the_same_with_evaluations_and_without(tmp_path: Path) -> None:
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True}
+    weights = []
+    for number, options in enumerate(({}, evaluated)):
+        parts = {"reward_funcs": variety, "eval_dataset": toy_dataset(3)}
+        trainer = make_trainer(tmp_path / str(number), Drawing, script=False, parts=parts, max_steps=3, **options)
+        trainer.train()
+        weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
+    assert losses(trainer) != [0.0] * 3 and all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 class _Counting:

@@ -1,4 +1,4 @@
-"""Walks on two real processes: equally many calls, whatever either has to walk."""
+"""Two real processes: walks of equally many calls, whatever either has to walk, and one process's evaluation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.toy import toy_dataset
+from fakes.trainers import make_trainer
 from launching import TESTS, run_script
 
 pytestmark = pytest.mark.full
@@ -20,3 +22,9 @@ def test_two_processes_walk_together(tmp_path: Path) -> None:
         assert ranks[0]["loss"] == ranks[1]["loss"]
         weights = [torch.cat([value.flatten() for value in rank["weights"].values()]) for rank in ranks]
         assert torch.equal(*weights)
+    alone = make_trainer(tmp_path / "alone", parts={"eval_dataset": toy_dataset(5)}).evaluate()
+    for rank in range(2):
+        both = torch.load(tmp_path / f"evaluated_{rank}.pt", weights_only=False)
+        assert both.keys() == alone.keys() and both["eval_episodes/turns"] > 1
+        for name in {name for name in alone if "second" not in name and "runtime" not in name}:
+            assert both[name] == pytest.approx(alone[name]), name

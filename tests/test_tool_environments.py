@@ -36,6 +36,7 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.launch.screens import closing
 from alignopsd_trl.runs.files import plain
+from alignopsd_trl.training.reward_check import RewardError
 from alignopsd_trl.viewer.comparing import paired
 from alignopsd_trl.viewer.run import episode_curves
 
@@ -407,6 +408,31 @@ def test_evaluations_score_by_reward_functions_where_the_environment_has_no_numb
         model, chat_policy[1], environment, TaskPanel.of("guess", "test", rows), max_completion_length=8
     )
     assert found.score.mean == 0.0
+
+
+def test_what_reward_functions_return_in_an_evaluation_is_named_there_and_nowhere_else(
+    chat_policy: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def odd(environments: list[Guessing], prompts: list[Any], **columns: Any) -> list[float | None]:
+        values = {9: None, 10: float("nan")}
+        return [values.get(one.secret, one.reward) for one in environments]
+
+    plans = [[as_text("", [("guess", {"number": 3})])] for _ in range(4)]
+    parts = {"environment_factory": Guessing, "train_dataset": guessing_rows(2), "reward_funcs": odd}
+    trainer = trainer_of(chat_policy, tmp_path, plans, **parts, max_turns=1)
+    rows = [{"prompt": messages("Guess."), "secret": secret} for secret in (3, 9, 4, 3)]
+    assert (
+        trainer.evaluate(Dataset.from_list(rows))["eval_success_or_score"]
+        == trainer.evaluate(rows)["eval_episodes/score"]
+    )
+    assert (
+        capsys.readouterr().out.count("evaluation: None was returned by reward function 'odd' for 1 of 4 episodes") == 2
+    )
+    with pytest.raises(RewardError, match=r"evaluation: reward function 'odd' returned nan .float. for row 1"):
+        trainer.evaluate([rows[0], rows[0] | {"secret": 10}, *rows[2:]])
+    trainer.train()
+    log = trainer.state.log_history[-2]
+    assert log["reward"] >= 0 and "rewards/odd/none" not in log
 
 
 @pytest.mark.parametrize("form", ["text", "native"])

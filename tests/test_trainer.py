@@ -7,15 +7,17 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 from fakes.sweeps import mostly_full
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
-from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer, with_sampler
+from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer, variety, with_sampler
 from peft import LoraConfig
-from transformers import TrainerCallback
+from safetensors.torch import load_file
+from transformers import EarlyStoppingCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from alignopsd_trl.config import AlignOPSDConfig
@@ -27,6 +29,7 @@ from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.sharing.facts import facts_of
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
+from alignopsd_trl.training.rewards import reward_figures
 from alignopsd_trl.training.rollouts import ToPlay
 
 
@@ -416,6 +419,83 @@ def test_evaluate_reports_success_under_the_eval_prefix(tmp_path: Path) -> None:
     assert 0.0 <= log["eval_episodes/success"] <= 1.0
 
 
+class Rising(ToyEnvironment):
+    """Wins the tasks below a number that a test sets; a third class does not say who won."""
+
+    wins, says = 0, True
+
+    def step(self, action: str) -> Step:
+        won = self._target < Rising.wins
+        return Step("zero", float(won), done=True, won=won if self.says else None, score=float(won))
+
+
+class Silent(Rising):
+    says = False
+
+
+class Waves(TrainerCallback):
+    """Sets what is won after each update."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        Rising.wins = (0, 1, 3, 2, 9)[state.global_step]
+
+
+@pytest.mark.parametrize("factory", [pytest.param(Rising, marks=pytest.mark.full), Silent])
+def test_the_best_checkpoint_is_kept_by_success_and_early_stopping_goes_by_it(tmp_path: Path, factory: type) -> None:
+    parts = {"eval_dataset": toy_dataset(10), "callbacks": [Waves(), EarlyStoppingCallback(1)], "reward_funcs": variety}
+    trainer = make_trainer(
+        tmp_path,
+        factory,
+        parts=parts,
+        **{"max_steps": 4, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1},
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    assert [one["eval_success_or_score"] for one in trainer.state.log_history if "eval_runtime" in one] == [
+        0.1,
+        0.3,
+        0.2,
+    ]
+    assert trainer.state.best_metric == 0.3 and trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
+    kept, last = (load_file(tmp_path / f"checkpoint-{step}" / "model.safetensors") for step in (2, 3))
+    own = trainer.model.state_dict()
+    assert all(torch.equal(own[name], value) for name, value in kept.items())
+    assert any(not torch.equal(own[name], value) for name, value in last.items())
+
+
+def test_a_scheduler_that_follows_evaluations_wants_more_and_several_sets_need_a_name(tmp_path: Path) -> None:
+    plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 3}}
+    config = make_config(tmp_path, eval_strategy="steps", **plateau)
+    assert config.lr_scheduler_kwargs == {"mode": "max", "patience": 3} and config.greater_is_better
+    sets = {"easy": toy_dataset(2), "hard": toy_dataset(2)}
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "best"}
+    with pytest.raises(ValueError, match="easy, hard.*metric_for_best_model='eval_easy_success_or_score'"):
+        make_trainer(tmp_path, parts={"eval_dataset": sets}, **options)
+
+
+def test_logged_rewards_are_over_the_episodes_that_count(tmp_path: Path) -> None:
+    """Two groups by hand: the first of the environment's 1, 0 and two failed ones, the second of one episode."""
+    nan = float("nan")
+    table = torch.tensor([[1.0, nan], [0.0, 4.0], [nan, nan], [nan, nan], [1.0, nan], *[[nan, nan]] * 3])
+    found = reward_figures(table, (table * torch.tensor([1.0, 0.5])).nansum(1), ["own", "extra"], 4)
+    assert found["reward"] == pytest.approx(4 / 3) and found["reward_std"] == pytest.approx((1 / 3) ** 0.5)
+    assert found["rewards/own/mean"] == pytest.approx(2 / 3) and found["rewards/extra/mean"] == 4.0
+    assert found["frac_reward_zero_std"] == 0.0, "no group of the two is alike: one differs, one is alone"
+
+    class Burning(Faulty):
+        def step(self, action: str) -> Step:
+            if self._kind == 0:
+                raise RuntimeError("the shop burnt down")
+            return Step("zero", -1.0, done=True, won=False)
+
+    trainer = make_trainer(tmp_path, Burning)
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert 0 < log["stop/environment_error"] < 1
+    assert log["reward"] == log["rewards/environment_reward/mean"] == -1.0
+    assert log["reward_std"] == log["rewards/environment_reward/std"] == 0.0 and log["frac_reward_zero_std"] == 1.0
+
+
 @pytest.mark.parametrize("mode", mostly_full(["token_truncate", "sequence_mask"]))
 def test_sampler_log_probs_correct_the_loss(tmp_path: Path, mode: str) -> None:
     trainer = make_trainer(
@@ -452,6 +532,10 @@ BAD = [
     ({"boundary_min": 0.2}, "boundary_min"),
     ({"scale_rewards": "batch"}, "scale_rewards='batch'"),
     ({"remove_unused_columns": True}, "reset"),
+    ({"bf16_full_eval": True}, "bf16_full_eval=True"),
+    ({"metric_for_best_model": "loss"}, "metric_for_best_model='loss': an evaluation has no loss"),
+    ({"metric_for_best_model": "eval_test_loss"}, "leave it out .then it is 'success_or_score'."),
+    ({"load_best_model_at_end": True, "greater_is_better": False}, "least success"),
 ]  # fmt: skip
 
 

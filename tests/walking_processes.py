@@ -1,4 +1,4 @@
-"""Run by `test_fidelity_processes.py` under torchrun: a round with walks on each process, saved for comparison."""
+"""Run by `test_fidelity_processes.py` under torchrun: rounds with walks, and an evaluation, saved for comparison."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from fakes.toy import ToyEnvironment, build_model, build_tokenizer
+import torch
+from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
+from fakes.trainers import make_trainer
 from two_processes import OneTurnOnTheSecondProcess, run
 
 WALKING = {"method": "monte_carlo", "method_options": {"walks": 4}, "fidelity_every": 1, "fidelity_walks": 4}
@@ -16,3 +18,5 @@ if __name__ == "__main__":
     build_model(build_tokenizer()).save_pretrained(target / f"policy{os.environ['RANK']}")
     run(target, "walking", ToyEnvironment, beta=0.0, **WALKING)
     run(target, "uneven", OneTurnOnTheSecondProcess, beta=0.0, **WALKING)
+    own = {"policy": target / f"policy{os.environ['RANK']}", "parts": {"eval_dataset": toy_dataset(5)}}
+    torch.save(make_trainer(target / "evaluated", **own).evaluate(), target / f"evaluated_{os.environ['RANK']}.pt")

@@ -29,7 +29,7 @@ UNREAD: tuple[tuple[str, Reads, str], ...] = (
     ("train_sampling_strategy length_column_name", _never, "shuffle_dataset and spread_categories order the tasks"),
     ("prediction_loss_only include_for_metrics batch_eval_metrics", _never, "an evaluation plays episodes"),
     ("eval_do_concat_batches eval_use_gather_object", _never, "an evaluation plays episodes"),
-    ("eval_accumulation_steps bf16_full_eval fp16_full_eval", _never, "an evaluation plays episodes"),
+    ("eval_accumulation_steps", _never, "an evaluation plays episodes"),
     ("sapo_temperature_neg sapo_temperature_pos", _never, "loss_type='sapo' is not supported"),
     (
         "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg",

@@ -6,10 +6,10 @@ No trainer is involved. A panel is the same on every machine, and every result h
 evaluations use the same loop, `play_panel`.
 """
 
-from alignopsd_trl.evaluation.play import evaluate, evaluating, play_panel
+from alignopsd_trl.evaluation.play import check_played, evaluate, play_panel
 from alignopsd_trl.evaluation.summary import Estimate, EvaluationResult, Outcome, mean_score, success_rate, summarise
 
 __all__ = [
-    "Estimate", "EvaluationResult", "Outcome", "evaluate", "evaluating", "mean_score", "play_panel",
+    "Estimate", "EvaluationResult", "Outcome", "check_played", "evaluate", "mean_score", "play_panel",
     "success_rate", "summarise",
 ]  # fmt: skip

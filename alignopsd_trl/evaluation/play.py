@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+import random
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from accelerate.utils import set_seed
 
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment
@@ -15,6 +20,7 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.models import end_ids
 from alignopsd_trl.rollout import Player, SkillSource, episode_seeds, make_player, no_skills
+from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.sampling.plain import plain_sampler
 from alignopsd_trl.turns import Trajectory
 
@@ -24,21 +30,24 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module, seed: int) -> Generator[None]:
-    """Sets evaluation mode and a random seed; restores the model's mode and the random state afterwards."""
-    training = model.training
+    """Sets evaluation mode and a random seed, of Python and NumPy too, which tasks and rewards may draw from. Restores
+    the model's mode and the random states afterwards."""
+    training, drawn, drawn_by_numpy = model.training, random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        set_seed(seed)
         model.eval()
         try:
             yield
         finally:
             model.train(training)
+            random.setstate(drawn)
+            np.random.set_state(drawn_by_numpy)
 
 
 def play_panel(
     player: Player,
     model: torch.nn.Module,
-    panel: TaskPanel,
+    rows: Sequence[Mapping[str, Any]],
     *,
     slots: int,
     seed: int = 0,
@@ -46,38 +55,45 @@ def play_panel(
     processes: int = 1,
     finished: Callable[[Sequence[Trajectory]], None] = lambda trajectories: None,
 ) -> list[Trajectory]:
-    """Plays each task of a panel once. All results of this project come from this loop.
+    """Plays each row of a panel, or of another dataset, once. All results of this project come from this loop.
 
-    An episode's own seed comes from its task alone; ``seed`` is that of the sampling. The function restores the
-    caller's random state and the model's mode (training or not). Equal weights, slots and seed give equal episodes,
-    in a trainer and in `evaluate`.
+    An episode's own seed comes from its task, and its number among rows of this task; ``seed`` is that of the sampling.
+    The function restores the caller's random state and the model's mode (training or not). Equal weights, slots and
+    seed give equal episodes, in a trainer and in `evaluate`.
 
     Args:
         player (`Player`): plays up to ``slots`` episodes at a time.
         model (`torch.nn.Module`): the policy that the player samples from; put into evaluation mode.
-        panel (`TaskPanel`): the tasks.
+        rows (`Sequence[Mapping[str, Any]]`): the tasks, each with a ``task_id``.
         slots (`int`): episodes played at once.
         seed (`int`, *optional*, defaults to 0): the sampling seed; each process adds its number.
-        process, processes (`int`, *optional*): this process plays every ``processes``-th task from ``process`` on. All
-            processes play equally many rounds, some perhaps without a task, so that generation may run collectives.
+        process, processes (`int`, *optional*): this process plays every ``processes``-th row from ``process`` on. All
+            processes play equally many rounds, some perhaps without a row, so that generation may run collectives.
         finished (`Callable[[Sequence[Trajectory]], None]`, *optional*): called with the episodes of ``slots`` tasks,
             while their environments are still in the final state.
 
     Returns:
-        This process's trajectories, in the panel's order.
+        This process's trajectories, in the rows' order.
     """
-    own = panel.rows[process::processes]
-    most = len(panel.rows[::processes])  # the first process has the largest share
+    siblings: defaultdict[str, count[int]] = defaultdict(count)
+    own = [(row, next(siblings[row["task_id"]])) for row in rows][process::processes]
+    most = len(rows[::processes])  # the first process has the largest share
     played: list[Trajectory] = []
     player.sampling_seed = seed
     with evaluating(model, seed + process):
         for first in range(0, most, slots):
-            rows = own[first : first + slots]
-            seeds = [episode_seeds(row["task_id"], 0, 0) for row in rows]
-            part = player.play(rows, seeds, [row["task_id"] for row in rows])
+            now = own[first : first + slots]
+            seeds = [episode_seeds(row["task_id"], 0, place) for row, place in now]
+            part = player.play([row for row, _ in now], seeds, [row["task_id"] for row, _ in now])
             finished(part)
             played += part
     return played
+
+
+def check_played(tally: Tally, name: str) -> None:
+    """Raises `RunStopped` if no episode of an evaluation could be played: there is no success to report, not even 0."""
+    if tally.usable == 0:
+        raise RunStopped(f"{name}: no episode could be played. The first reason: {tally.message}")
 
 
 def evaluate(
@@ -99,7 +115,7 @@ def evaluate(
     progress: Callable[[int, int], None] = lambda ended, turns: None,
     **options: Any,
 ) -> tuple[EvaluationResult, list[Trajectory]]:
-    """Plays each task of a panel once with a model, without a trainer.
+    """Plays each task of a panel once with a model, without a trainer. Raises `RunStopped` if none could be played.
 
     Args:
         model: the policy.
@@ -143,6 +159,7 @@ def evaluate(
         progress=progress,
     )
     with contextlib.closing(environments):
-        played = play_panel(player, model, panel, slots=batch_size, seed=seed)
+        played = play_panel(player, model, panel.rows, slots=batch_size, seed=seed)
+    check_played(Tally.of(played), f"panel {panel.name}")
     outcomes = [Outcome.of(trajectory) for trajectory in played]
     return summarise(panel, outcomes, skills=skills is not None, temperature=temperature, seed=seed), played

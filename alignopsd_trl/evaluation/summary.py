@@ -72,8 +72,8 @@ FEWEST = 5
 
 def success_rate(won: Sequence[bool | None]) -> Estimate:
     """Returns the share of won episodes with the Wilson interval (NaN for fewer than `FEWEST` episodes). All values are
-    NaN if it is unknown for any episode whether it was won."""
-    if None in won:
+    NaN without episodes, and if it is unknown for any of them whether it was won."""
+    if not won or None in won:
         return Estimate(math.nan, math.nan, math.nan, len(won))
     wins = sum(map(bool, won))
     share = 100 * wins / len(won)
@@ -86,7 +86,7 @@ def success_rate(won: Sequence[bool | None]) -> Estimate:
 def mean_score(scores: Sequence[float]) -> Estimate:
     """Returns the mean of the environment's scores with a bootstrap interval over episodes, which stays in the range of
     the scores (NaN for fewer than `FEWEST` episodes). The draws are always the same."""
-    mean = 100 * math.fsum(scores) / len(scores)
+    mean = 100 * math.fsum(scores) / len(scores) if scores else math.nan
     if len(scores) < FEWEST:
         return Estimate(mean, math.nan, math.nan, len(scores))
     low, high = bootstrap_mean(scores)
@@ -149,6 +149,7 @@ class EvaluationResult:
             f"skills {'in the prompt' if self.skills else 'no'}, temperature {self.temperature:g}, seed {self.seed}, "
             f"{self.turns:.1f} turns an episode, {100 * self.invalid_actions:.1f} % invalid actions, "
             + (f"macro success {self.success_macro:.1f} %" if "success" in known else "success unknown")
+            + (f", {self.environment_errors} episodes failed and count as not won" if self.environment_errors else "")
         )
         return "\n".join(lines)
 

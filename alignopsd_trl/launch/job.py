@@ -16,7 +16,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.values import environment_options, named, policy_of
@@ -128,6 +128,8 @@ class Job:
         args, found = self.args, {}
         if notes := [*filter(None, (beyond_positions(positions_of(self.policy), args), changes_nothing(args)))]:
             found["NOTE"] = "; ".join(notes)
+        if both := trained_too(self.tasks, self.panel.rows, f"panel {self.panel.name}"):
+            found["NOTE on tasks"] = both
         if self.bank:
             bank = load_skills(self.bank, columns=self.tasks.column_names)
             found["skill bank"] = f"{bank.environment}, version {bank.version or '-'}, checksum {bank.checksum}"

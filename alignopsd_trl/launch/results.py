@@ -32,6 +32,7 @@ class Evaluations(TrainerCallback):
         self.results: dict[str, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.panels.warn_of_trained(f"panel {self.panel.name}", self.panel.rows)
         if self.first and state.global_step == 0:
             self.play("before")
         elif self.first:

@@ -24,7 +24,7 @@ from alignopsd_trl.rollout.sampler import (
     SamplerDown,
     SortedByLength,
 )
-from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed, episode_seeds, siblings_before
+from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed, episode_seeds
 
 __all__ = [
     "ENDS",
@@ -50,7 +50,6 @@ __all__ = [
     "no_skills",
     "privileged_metrics",
     "rollout_metrics",
-    "siblings_before",
     "skill_of",
     "staleness_metrics",
 ]

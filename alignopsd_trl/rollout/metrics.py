@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from alignopsd_trl.turns import StopReason, Trajectory, continued
@@ -13,34 +14,48 @@ SQUARES = "tasks/squared_success"
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns the metrics of a round: outcome, length, validity, repetition, why episodes ended (one-hot shares), and
     the environment's `metrics` of last steps."""
-    count = max(len(trajectories), 1)
+    return means([rollout_sums(trajectories)])
+
+
+def means(parts: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:
+    """Returns the means over the `rollout_sums` of all parts; one that is not known for all of its terms is absent."""
+    found = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        total, count = map(sum, zip(*(part[name] for part in parts if name in part), strict=True))
+        found |= {} if math.isnan(total) else {name: total / max(count, 1)}
+    return found
+
+
+def rollout_sums(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, int]]:
+    """Returns the sums of `rollout_metrics` and the numbers of their terms; NaN is not known for all episodes."""
+    count = len(trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    counted = max(len(turns), 1)
-    metrics = {
-        "episodes/score": sum(t.score for t in trajectories) / count,
-        "episodes/turns": len(turns) / count,
-        "turns/response_tokens": sum(len(turn.response_ids) for turn in turns) / counted,
-        "turns/prompt_tokens": sum(len(turn.prompt_ids) for turn in turns) / counted,
-        "turns/truncated": sum(turn.truncated for turn in turns) / counted,
-        "turns/invalid_actions": sum(not turn.action_valid for turn in turns) / counted,
-        "turns/repeated": sum(map(_repeated, trajectories)) / counted,
-        "turns/shortened_history": sum(turn.history_shortened for turn in turns) / counted,
+    counted = len(turns)
+    known = all(trajectory.won is not None for trajectory in trajectories)
+    sums = {
+        "episodes/score": (math.fsum(t.score for t in trajectories), count),
+        "episodes/turns": (counted, count),
+        "turns/response_tokens": (sum(len(turn.response_ids) for turn in turns), counted),
+        "turns/prompt_tokens": (sum(len(turn.prompt_ids) for turn in turns), counted),
+        "turns/truncated": (sum(turn.truncated for turn in turns), counted),
+        "turns/invalid_actions": (sum(not turn.action_valid for turn in turns), counted),
+        "turns/repeated": (sum(map(_repeated, trajectories)), counted),
+        "turns/shortened_history": (sum(turn.history_shortened for turn in turns), counted),
+        "episodes/success": (sum(bool(t.won) for t in trajectories) if known else math.nan, count),
+        SQUARES: _squares(trajectories) if known else (math.nan, count),
     }
-    if all(trajectory.won is not None for trajectory in trajectories):
-        metrics["episodes/success"] = sum(bool(t.won) for t in trajectories) / count
-        metrics[SQUARES] = _squares(trajectories)
     if any(trajectory.skill_text for trajectory in trajectories):
-        metrics["episodes/skill_items"] = sum(len(t.skill_ids) for t in trajectories) / count
+        sums["episodes/skill_items"] = sum(len(t.skill_ids) for t in trajectories), count
     for reason in StopReason:
-        metrics[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories) / count
-    return metrics | _last_numbers(trajectories)
+        sums[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories), count
+    return sums | _last_numbers(trajectories)
 
 
-def _squares(trajectories: Sequence[Trajectory]) -> float:
+def _squares(trajectories: Sequence[Trajectory]) -> tuple[float, int]:
     won: dict[str, list[bool]] = {}
     for trajectory in trajectories:
         won.setdefault(str(trajectory.row.get("task_id")), []).append(bool(trajectory.won))
-    return sum((sum(one) / len(one)) ** 2 for one in won.values()) / max(len(won), 1)
+    return sum((sum(one) / len(one)) ** 2 for one in won.values()), len(won)
 
 
 def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -76,10 +91,10 @@ def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]
     return {"conversation/broken_prefixes": broken / count, "conversation/runs": runs / count}
 
 
-def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Returns the mean of each number in `Turn.metrics` over the last turns that have it."""
+def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, int]]:
+    """Returns the sum of each number in `Turn.metrics` over the last turns that have it."""
     found: dict[str, list[float]] = {}
     for trajectory in trajectories:
         for name, value in trajectory.turns[-1].metrics.items() if trajectory.turns else ():
             found.setdefault(name, []).append(float(value))
-    return {f"last_step/{name}": sum(values) / len(values) for name, values in sorted(found.items())}
+    return {f"last_step/{name}": (sum(values), len(values)) for name, values in sorted(found.items())}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from os.path import commonprefix
 from typing import Any
@@ -22,17 +21,6 @@ def episode_seed(*parts: object) -> int:
     """Returns a seed below 2**32 that depends on its parts alone; an episode's are task, training step and sibling."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big")
-
-
-def siblings_before(task_ids: Sequence[Sequence[str]], process: int) -> list[int]:
-    """Returns the sibling index of each row of a process: the number of rows of the same task before it, on this
-    process or one before it. It does not depend on how rows are cut into batches and processes."""
-    seen = Counter(identity for ids in task_ids[:process] for identity in ids)
-    places = []
-    for identity in task_ids[process]:
-        places.append(seen[identity])
-        seen[identity] += 1
-    return places
 
 
 class SiblingsDiffer(ValueError):

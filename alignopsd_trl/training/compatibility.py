@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.config import BEST, AlignOPSDConfig
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment, check_rows, row_id, with_task_ids
 from alignopsd_trl.environments.adapters.calls import without_calls
 from alignopsd_trl.environments.adapters.rows import messages_of
@@ -35,19 +35,36 @@ def adapted(
         max_tool_calling_iterations=args.max_tool_calling_iterations,
         seeded="seed" in (getattr(train, "column_names", None) or ()),
     )
+    evaluation = None if evaluation is None else to_evaluate(evaluation, made)
+    if isinstance(evaluation, dict) and args.metric_for_best_model in (BEST, f"eval_{BEST}"):
+        raise ValueError(
+            f"eval_dataset has several sets, {', '.join(evaluation)}: name the one that chooses checkpoints, for "
+            f"example metric_for_best_model='eval_{next(iter(evaluation))}_{BEST}'"
+        )
     if not is_adapted(made):
         return made, train, evaluation
     train = _placeholder(args) if train is None else train
-    return made, _rows(train, "train_dataset"), _rows(evaluation, "eval_dataset")
+    return made, _with_task_ids(train, "train_dataset"), evaluation
 
 
-def _rows(dataset: Any, name: str) -> Any:
-    if dataset is None:
-        return None
-    if isinstance(dataset, dict):
-        return {key: _rows(one, f"{name}[{key!r}]") for key, one in dataset.items()}
+def _with_task_ids(dataset: Any, name: str) -> Any:
     check_rows(dataset, name)
     return with_task_ids(dataset)
+
+
+def to_evaluate(dataset: Any, factory: Any, name: str = "eval_dataset") -> Any:
+    """Returns a dataset, a list of rows or a dict of these as datasets of rows with a ``task_id``. Raises `ValueError`
+    for anything else, and for a row without it that is not of TRL's convention."""
+    if isinstance(dataset, dict):
+        return {key: to_evaluate(one, factory, f"{name}[{key!r}]") for key, one in dataset.items()}
+    if not isinstance(dataset, Dataset | list):
+        raise ValueError(f"{name} is of type {type(dataset).__name__}; pass a datasets.Dataset, or a list of rows")
+    table = Dataset.from_list(dataset) if isinstance(dataset, list) else dataset
+    table = _with_task_ids(table, name) if is_adapted(factory) else table
+    ids = list(table["task_id"]) if "task_id" in table.column_names else [None]
+    if None in ids:
+        raise ValueError(f"{name}: row {ids.index(None)} has no task_id; give each task one of its own")
+    return table
 
 
 def _placeholder(args: AlignOPSDConfig) -> Dataset:

@@ -15,11 +15,13 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from alignopsd_trl.config import BEST
 from alignopsd_trl.rollout.metrics import SQUARES
 from alignopsd_trl.runs.progress import WIDE, clear_status
 from alignopsd_trl.statistics import Interval, share_of_tasks, surely_apart
 
 BARS = "▁▂▃▄▅▆▇█"
+_MOST = 1e300  # of a value that is drawn, so that sums stay finite
 _PHASES = {
     "rollout": ("rollout",),
     "teacher": ("privileged_thinking", "encoding"),
@@ -71,10 +73,12 @@ class Lines(TrainerCallback):
 
     def _other(self, logs: Mapping[str, Any], state: Any) -> None:
         """Prints an update in the middle of its round, or an evaluation by the trainer."""
-        measure, place = measure_of(logs, "eval_episodes/"), f"{state.global_step}/{state.max_steps}".rjust(9)
-        if measure in logs:
-            print(f"{place}  evaluation: {measure.partition('/')[2]} {100 * logs[measure]:.1f} %", flush=True)
-        elif away := drifted(logs):
+        place = f"{state.global_step}/{state.max_steps}".rjust(9)
+        for name in [name for name in logs if name.endswith(BEST)]:
+            measure = measure_of(logs, name.replace(BEST, "episodes/")).rpartition("/")[2]
+            title = f"evaluation {name.removesuffix(BEST)[5:-1]}".rstrip()
+            print(f"{place}  {title}: {measure} {percent(logs[name]).strip()} %", flush=True)
+        if away := drifted(logs):
             print(f"{place}  {away}", flush=True)
 
 
@@ -119,11 +123,11 @@ def line(place: str, logs: Mapping[str, Any], curve: Sequence[Interval], episode
         episodes: number of episodes behind the success.
         width: columns before the warnings wrap to the next line; no limit if `None`.
     """
-    change = f"{100 * (curve[-1].value - curve[0].value):+6.1f}"
+    change = percent(curve[-1].value - curve[0].value, "+6")
     doubt = " " if len(curve) < 2 or surely_apart(curve[0], curve[-1]) else "?"
     drawn = f" {spark([100 * one.value for one in curve]):<8}" if width is None or width >= WIDE else ""
     text = (
-        f"{place:>9}  {share(curve[-1]):<18} {change}{doubt}{drawn} {100 * (logs.get('episodes/score') or 0.0):5.1f} "
+        f"{place:>9}  {share(curve[-1]):<18} {change}{doubt}{drawn} {percent(logs.get('episodes/score') or 0.0)} "
         f"{logs.get('episodes/turns', 0.0):5.1f} {_seconds(logs):6.1f}  {shares(logs):<11} "
     )
     return wrapped(text, unusual(logs, episodes), width).rstrip()
@@ -132,15 +136,23 @@ def line(place: str, logs: Mapping[str, Any], curve: Sequence[Interval], episode
 def share(found: Interval) -> str:
     """Formats a share in percent, with its interval where that is known."""
     ends = "" if math.isnan(found.low) else f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
-    return f"{100 * found.value:5.1f}{ends}"
+    return f"{percent(found.value)}{ends}"
+
+
+def percent(value: float, width: str = "5") -> str:
+    """Formats a number in percent; a score may be any number."""
+    return f"{100 * value:{width}.{'1f' if abs(value) < 1000 else '1e'}}"
 
 
 def spark(curve: list[float], places: int = 8) -> str:
-    """Draws a curve between 0 and 100 in eight characters: each is the mean of its part."""
+    """Draws a curve in eight characters: each is the mean of its part. The lowest bar is 0 and the highest 100, or the
+    curve's own ends where these lie beyond."""
     count = min(places, len(curve))
     edges = [len(curve) * place // count for place in range(count + 1)]
-    means = [sum(curve[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
-    return "".join(BARS[min(int(mean / 100 * len(BARS)), len(BARS) - 1)] for mean in means)
+    drawn = [max(min(value, _MOST), -_MOST) for value in curve]
+    means = [sum(drawn[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    low, high = min(0.0, *means), max(100.0, *means)
+    return "".join(BARS[min(int((mean - low) / (high - low) * len(BARS)), len(BARS) - 1)] for mean in means)
 
 
 def shares(logs: Mapping[str, Any]) -> str:

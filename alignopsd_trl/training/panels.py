@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
+from alignopsd_trl.config import BEST
 from alignopsd_trl.distributed.process_group import ProcessGroup
-from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
-from alignopsd_trl.rollout import AnySampler, episode_seed, episode_seeds, siblings_before
-from alignopsd_trl.runs.health import RunStopped, Tally
+from alignopsd_trl.environments.panel import TaskPanel, trained_too
+from alignopsd_trl.evaluation import EvaluationResult, Outcome, check_played, play_panel, summarise
+from alignopsd_trl.rollout.metrics import SQUARES, means, rollout_sums
+from alignopsd_trl.runs.health import Tally
+from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.phases import Seconds
+from alignopsd_trl.training.reward_check import RewardError
 from alignopsd_trl.training.rewards import Rewards
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.training.round import Samplers
@@ -33,6 +36,7 @@ class Panels:
         policy: the policy to evaluate.
         samplers: make the policy's sampler.
         seconds: wall seconds of the run, to which evaluations add theirs.
+        trained: the training dataset.
     """
 
     policy: TrainedPolicy
@@ -41,51 +45,68 @@ class Panels:
     rewards: Rewards
     processes: ProcessGroup
     seconds: Seconds
+    trained: Any
+
+    def __post_init__(self) -> None:
+        self._told: set[str | None] = set()
 
     def evaluate(self, panel: TaskPanel, skills: bool, temperature: float, seed: int) -> EvaluationResult:
         """Plays a panel and returns the result over all processes, equal on each.
 
         Raises:
             RunStopped: if no episode could be played.
+            RewardError: for a reward that is no finite number.
         """
-        started, process, processes = time.perf_counter(), self.processes.process, self.processes.processes
-        own = len(panel.rows[process::processes])
-        with (
-            self._sampler(temperature) as sampler,
-            self.rollouts.bar(own, f"panel {panel.name}", sampler) as progress,
-        ):
-            played = play_panel(
-                self.rollouts.player(sampler, skills, skills, progress),
-                self.policy.model,
-                panel,
-                slots=self.rollouts.slots,
-                seed=seed,
-                process=process,
-                processes=processes,
-                finished=self.rewards.score,
-            )
+        played = self._play(panel.rows, f"panel {panel.name}", skills, temperature, seed)
         outcomes = gather_object([Outcome.of(one) for one in played])
-        tally = Tally.total(gather_object([Tally.of(played)]))
-        self.seconds.evaluated(time.perf_counter() - started)
-        if tally.usable == 0:
-            raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
         return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
 
-    def play_rows(self, rows: Sequence[Mapping[str, Any]], skills: bool, temperature: float) -> list[Trajectory]:
-        """Plays an episode of each row. The random state of training stays unchanged, and a task's seeds do not depend
-        on the batches."""
-        tasks = [row["task_id"] for row in rows]
-        seed = episode_seed(" ".join(tasks), 0, self.processes.process)
-        with self._sampler(temperature) as sampler, evaluating(self.policy.model, seed):
-            places = siblings_before(gather_object([tasks]), self.processes.process)
-            seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
-            trajectories = self.rollouts.player(sampler, skills, skills).play(rows, seeds, tasks)
-            self.rewards.score(trajectories)
-        return trajectories
+    def metrics(
+        self, rows: Sequence[Mapping[str, Any]], name: str, skills: bool, temperature: float
+    ) -> dict[str, float]:
+        """Plays rows as `evaluate` does and returns the metrics of their episodes, equal on each process. `BEST` is the
+        one to choose by; it is absent with the score, which reward models do not give here."""
+        found = means(gather_object([rollout_sums(self._play(rows, name, skills, temperature, seed=0))]))
+        found.pop(SQUARES, None)  # tasks are not whole on a process
+        known = [one for one in ("episodes/success", "episodes/score") if one in found]
+        return {BEST: found[known[0]], **found} if known else found
 
-    @contextlib.contextmanager
-    def _sampler(self, temperature: float) -> Generator[AnySampler]:
-        """Waits for rounds that are played ahead, then opens the sampler of an evaluation."""
+    def warn_of_trained(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Prints once if tasks of an evaluation are trained on."""
+        warning = trained_too(self.trained, rows, name)
+        if warning and warning not in self._told and self.processes.process == 0:
+            show_note(warning)
+        self._told.add(warning)
+
+    def _play(
+        self, rows: Sequence[Mapping[str, Any]], name: str, skills: bool, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """Plays this process's share of the rows. A collective."""
+        self.warn_of_trained(name, rows)
+        started, process, processes = time.perf_counter(), self.processes.process, self.processes.processes
+        own = len(rows[process::processes])
         self.rollouts.settle()
-        with self.samplers.evaluation(temperature) as sampler:
-            yield sampler
+        try:
+            with self.samplers.evaluation(temperature) as sampler, self.rollouts.bar(own, name, sampler) as progress:
+                played = play_panel(
+                    self.rollouts.player(sampler, skills, skills, progress),
+                    self.policy.model,
+                    rows,
+                    slots=self.rollouts.slots,
+                    seed=seed,
+                    process=process,
+                    processes=processes,
+                    finished=self.rewards.score,
+                )
+        finally:
+            taken = self.rewards.check.take()  # none of it is training's
+        found = self.processes.each((Tally.of(played), *taken))
+        self.seconds.evaluated(time.perf_counter() - started)
+        check_played(Tally.total([one for one, _, _ in found]), name)
+        if problems := [problem for _, problem, _ in found if problem]:
+            raise RewardError(f"{name}: {problems[0]}")
+        silent = sum((Counter(counts) for _, _, counts in found), Counter())
+        if silent and process == 0:
+            told = ", ".join(f"{function!r} for {count}" for function, count in silent.items())
+            show_note(f"{name}: None was returned by reward function {told} of {len(rows)} episodes")
+        return played

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather_object
+from trl.trainer.utils import nanstd
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.adapters.waiting import settled
@@ -71,10 +72,10 @@ class Rewards:
             one.reward, one.environment_weight = reward, own_weight
             if not self._knows_score:
                 one.score = reward
-        for column, name in enumerate(self.names):
-            self.log.value("train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
-            self.log.reward_samples(name, table[:, column].tolist())
-        self.log.value("train", "reward", torch.nanmean(total).item())
+        for name, values in zip(self.names, table.T, strict=True):
+            self.log.reward_samples(name, values.tolist())
+        for name, value in reward_figures(table, total, self.names, self.rollouts.config.num_generations).items():
+            self.log.value("train", name, value)
         self.log.samples("prompt", gather_object(prompts))
         self.log.samples("completion", gather_object(completions))
 
@@ -129,6 +130,18 @@ class Rewards:
             raise RewardError(f"update {update + 1}: {problems[0]}")
         for name, count in silent.items():
             self.log.value("train", f"rewards/{name}/none", count)
+
+
+def reward_figures(table: torch.Tensor, total: torch.Tensor, names: Sequence[str], siblings: int) -> dict[str, float]:
+    """Returns TRL's figures of rewards ``(episodes, functions)``, NaN for none, and of their weighted sums, over the
+    episodes with any reward; ``siblings`` of them side by side are a group."""
+    counted = total.masked_fill(table.isnan().all(dim=1), math.nan)
+    spread = nanstd(counted.view(-1, siblings), dim=1)
+    found = {"reward": counted.nanmean(), "reward_std": nanstd(counted)}
+    found["frac_reward_zero_std"] = spread.isclose(spread.new_zeros(())).float()[~spread.isnan()].mean()
+    for name, values in zip(names, table.T, strict=True):
+        found |= {f"rewards/{name}/mean": values.nanmean(), f"rewards/{name}/std": nanstd(values)}
+    return {name: value.item() for name, value in found.items()}
 
 
 def _response_ids(trajectory: Trajectory) -> list[int]:

@@ -40,7 +40,7 @@ OVERRIDES = {
     "_generate_and_score_completions": "a round is episodes of many turns, with credit a turn",
     "compute_loss": "sub-chunks, and what methods add to the loss",
     "training_step": "seconds, gradients in shards, a loss that is not finite",
-    "prediction_step": "an evaluation plays episodes",
+    "evaluation_loop": "an evaluation plays episodes, all of them in one play",
     "train": "an output folder is one run's; resuming is exact",
     "save_model": "whole files of finite weights, without the token",
     "push_to_hub": "one commit of what a card is about, and nothing else of the folder",
