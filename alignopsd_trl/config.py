@@ -315,6 +315,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # without an accelerator pinning is useless, and torch warns
         super().__post_init__()
+        if not str(self.output_dir).strip():
+            raise ValueError(f"output_dir={self.output_dir!r} is empty; name a folder")
         self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)
         self._check_supported()

@@ -487,7 +487,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             done = super().train(self.run_folder.resume, trial, ignore_keys_for_eval)
             if not borrowed:
                 self.run_folder.end()
-                if self.args.save_trajectories and self.run_folder.writes:
+                if self.run_folder.writes and any(self.run_folder.path.glob("trajectories/*.parquet")):
                     print(f"where the credit went: alignopsd view {path_as_given(self.run_folder.path)}", flush=True)
             return done
         finally:

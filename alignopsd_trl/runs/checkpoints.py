@@ -1,7 +1,8 @@
 """Finds the checkpoints of a run that are whole, and saves this package's own state in each.
 
 transformers writes a checkpoint's trainer state last. Before that, the trainer waits for the files of every process.
-It removes the old trainer state of a checkpoint before it writes that checkpoint again.
+It removes the old trainer state of a checkpoint before it writes that checkpoint again. A list of the files with their
+checksums follows.
 """
 
 from __future__ import annotations
@@ -14,23 +15,48 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from alignopsd_trl.runs.files import read_json, write_json
+from alignopsd_trl.runs.files import fingerprint, read_json, write_json
 
 PREFIX = "checkpoint"
-STATE_FILE, MARK = "run_state.json", "trainer_state.json"
+STATE_FILE, MARK, LIST_FILE = "run_state.json", "trainer_state.json", "files.json"
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Returns whether a checkpoint was written to its end: its trainer state, the last file, can be read."""
-    return read_json(checkpoint / MARK) is not None
+    """Returns whether a checkpoint was written to its end: its trainer state can be read."""
+    state = read_json(checkpoint / MARK)
+    return isinstance(state, dict) and isinstance(state.get("global_step"), int)
 
 
-def damage(checkpoint: Path) -> str | None:
-    """Returns the damage of the first file that was cut or lost after it was written; `None` if all can be read.
+def list_files(checkpoint: Path) -> None:
+    """Notes sizes and checksums of a checkpoint's files, from which `damage` tells whether they are as they were."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != LIST_FILE)
+    write_json(checkpoint / LIST_FILE, {path.relative_to(checkpoint).as_posix(): fingerprint(path) for path in files})
 
-    A safetensors file holds its own length. A torch file is a zip archive with its directory at the end. A JSON file
-    that can't be parsed was cut.
+
+def damage(checkpoint: Path, run: str | None = None) -> str | None:
+    """Returns the first reason why a checkpoint can't be resumed; `None` if it can.
+
+    Its files are compared with their list. Without one, as of earlier releases, they are read: a safetensors file
+    holds its own length, a torch file is a zip archive with its directory at the end, cut JSON can't be parsed.
+
+    Args:
+        run: id of the run that resumes.
     """
+    listed = read_json(checkpoint / LIST_FILE)
+    if not (listed and isinstance(listed, dict)) and (checkpoint / LIST_FILE).exists():
+        return f"{checkpoint / LIST_FILE} is damaged (it can't be read)"
+    for file, saved in ((checkpoint / name, saved) for name, saved in (listed or {}).items()):
+        if not file.is_file():
+            return f"{file} is damaged (it is gone)"
+        if (found := fingerprint(file)) != saved:
+            return f"{file} is damaged (saved as {saved}, size and checksum, it is {found} now)"
+    other = load_state(checkpoint).get("run")
+    if run and other and other != run:
+        return f"{checkpoint} is of another run ({other}; this one is {run})"
+    return None if listed else _unlisted_damage(checkpoint)
+
+
+def _unlisted_damage(checkpoint: Path) -> str | None:
     for file in sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.suffix in _CHECKS):
         try:
             _CHECKS[file.suffix](file)
@@ -47,16 +73,15 @@ DeepSpeed has a folder of its own."""
 
 
 def _check_archive(file: Path) -> None:
-    """Raises for a torch file that is cut. A file that is no zip archive has another source and passes."""
-    with file.open("rb") as content:
-        begins = content.read(2)
-    if not zipfile.is_zipfile(file) and (begins == b"PK" or len(begins) < 2):
-        raise ValueError("it was cut")
+    if not zipfile.is_zipfile(file):
+        raise ValueError("it is no whole archive of torch")
 
 
 def _check_weights(file: Path) -> None:
-    with safe_open(file, framework="pt"):
-        pass
+    with safe_open(file, framework="pt") as weights:
+        for name in weights.keys():  # noqa: SIM118 (it is no mapping)
+            if (values := weights.get_tensor(name)).is_floating_point() and not values.float().isfinite().all():
+                raise ValueError(f"{name} is not finite")
 
 
 _CHECKS: dict[str, Callable[[Path], object]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -36,6 +37,7 @@ from alignopsd_trl.runs.state import (
 )
 
 LOG_FILE = "log.jsonl"
+_RECORDS = re.compile(r"step_(\d+)(?:_round\d+)?_rank\d+\.parquet")
 _WRITTEN = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json")
 _FOLDERS = ("trajectories", "completions")
 _LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
@@ -86,7 +88,7 @@ class RunFolder:
         Raises:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
-        path, configuration, resumes = Path(path), plain(configuration), _wanted(resume)
+        path, configuration, resumes = Path(path), plain(configuration), wanted(resume)
         held = lock(path)
         try:
             if overwrite and not resumes:
@@ -98,7 +100,7 @@ class RunFolder:
                 say(summary)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
-            checkpoint, run = _checkpoint(resume, left), left.run if resumes else None
+            checkpoint, run = _checkpoint(resume, left, say), left.run if resumes else None
             if resumes:
                 _tell_of_unfinished(path, checkpoint, say)
             else:
@@ -146,8 +148,10 @@ class RunFolder:
         are missing up to this update come from the checkpoint, which has them all."""
         if not self.writes:
             return
-        for file in (self.path / "trajectories").glob("step_*.parquet"):
-            if int(file.name.split("_")[1]) >= update:
+        for file in (self.path / "trajectories").iterdir() if (self.path / "trajectories").is_dir() else ():
+            if not (ours := _RECORDS.fullmatch(file.name)):
+                say(f"{file} is no file of this run; it stays")
+            elif int(ours[1]) >= update:
                 file.unlink()
         log = self.path / LOG_FILE
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
@@ -186,14 +190,14 @@ class Left:
                 f"{self.path / RUN_FILE} is damaged, and says no more which run this is; bring it back, choose another "
                 "output_dir, or overwrite_output_dir=True removes the run"
             )
-        if _wanted(resume):
-            return self._refusal_of_resume(self.run, configuration) if self.run else None
+        if self.run and wanted(resume):
+            return self._refusal_of_resume(self.run, configuration)
         if not self.anything:
             return None
         if self.run is None:
             return (
-                f"{self.path} holds files of a run that left no {RUN_FILE}; choose another output_dir, or "
-                f"overwrite_output_dir=True to remove them"
+                f"{self.path} holds files of a run that left no {RUN_FILE}, which says with what settings; bring it "
+                "back, choose another output_dir, or overwrite_output_dir=True to remove them"
             )
         own = ("resume_from_checkpoint", "plan", "output_dir")  # the folder may have moved
         if changed := differences(self.run["configuration"], configuration, own):
@@ -292,34 +296,44 @@ def claimed(run: RunFolder) -> Generator[RunFolder]:
         run.release()
 
 
-def _wanted(resume: str | bool | None) -> bool:
+def wanted(resume: str | bool | None) -> bool:
+    """Returns whether a ``resume_from_checkpoint`` asks to resume."""
     return resume not in (None, False, "", "False", "false")
 
 
-def _checkpoint(resume: str | bool | None, left: Left) -> Path | None:
+def _checkpoint(resume: str | bool | None, left: Left, say: Callable[[str], None]) -> Path | None:
     """Returns the undamaged checkpoint to resume from; `None` if there is none yet."""
     newest = resume in (True, "True", "true")
-    if not _wanted(resume) or (newest and not left.checkpoints):
+    if not wanted(resume) or (newest and not left.checkpoints):
         return None
-    checkpoint = left.checkpoints[-1] if newest else Path(str(resume)).absolute()
-    if not is_whole(checkpoint):
+    run, given = left.run["id"] if left.run else None, Path(str(resume)).absolute()
+    if not newest and given.resolve().parent != left.path.resolve():
+        raise RunFolderError(
+            f"resume_from_checkpoint={resume!r} is no checkpoint in output_dir={str(left.path)!r}; a run goes on in "
+            "its own folder"
+        )
+    if not newest and not is_whole(given):
         raise RunFolderError(
             f"resume_from_checkpoint={resume!r} has no readable {MARK} (no such folder, or the run was stopped while "
             "writing it); use True for the last whole checkpoint"
         )
-    problem = damage(checkpoint)
-    if problem is None:
-        return checkpoint
-    others = [one for one in reversed(left.checkpoints) if one != checkpoint and not damage(one)]
-    remedy = "overwrite_output_dir=True starts again"
-    if others:
-        remedy = f"{others[0].name} is whole: resume_from_checkpoint={others[0]} goes on there"
-    raise RunFolderError(f"{problem}; {remedy}")
+    problems = list[str]()
+    for one in [*([] if newest else [given]), *reversed(left.checkpoints)]:
+        if problem := damage(one, run):
+            problems.append(problem)
+        elif not problems or newest:
+            for problem in problems:
+                say(f"{problem}; {one.name} is whole: the run goes on there")
+            return one
+        else:
+            raise RunFolderError(f"{problems[0]}; {one.name} is whole: resume_from_checkpoint={one} goes on there")
+    raise RunFolderError(f"{problems[0]}; no other is whole: overwrite_output_dir=True starts again")
 
 
 def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str], None]) -> None:
     begins = update_of(checkpoint) if checkpoint else -1
     later = [one for one in path.glob("checkpoint-*") if is_numbered(one) and update_of(one) > begins]
+    later = [one for one in later if not is_whole(one)]
     if later:
         whole = f"{checkpoint.name} is the last whole one" if checkpoint else "no other is whole: the run starts again"
         say(f"{max(later, key=update_of).name} was not written to its end ({MARK}); {whole}")
@@ -359,6 +373,6 @@ def _processes() -> int:
 def _update_of(line: str) -> float:
     """Returns the update number of a line of the log; infinity for a line that a kill cut short."""
     try:
-        return json.loads(line)["step"]
+        return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
