@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from datetime import date, datetime
 from typing import Any
-
-import numpy as np
 
 from alignopsd_trl.chat.prompts import Shown
 from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.measure.mc_rollouts import MCRollout
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 
-_DATACLASSES = {one.__name__: one for one in (Trajectory, Turn, Thought, Shown, View, Record)}
-_TUPLES: dict[str, Any] = {"Seeds": lambda parts: Seeds(*parts), "MCRollout": lambda parts: MCRollout(*parts)}
-_TUPLES |= {"tuple": tuple, "dict": dict}
-_TEXTS: dict[str, Any] = {"StopReason": StopReason, "bytes": bytes.fromhex}
-_TEXTS |= {"date": date.fromisoformat, "datetime": datetime.fromisoformat}
+_KINDS: dict[str, Any] = {
+    one.__name__: one for one in (Trajectory, Turn, Thought, Seeds, StopReason, MCRollout, Shown, View, Record)
+}
 
 
 class NotKept(ValueError):
@@ -31,35 +25,32 @@ def encoded(value: Any) -> Any:
     Raises:
         NotKept: for a value of a type that `decoded` doesn't make.
     """
-    kind = type(value).__name__
-    if value is None or type(value) in (bool, int, float, str):
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
         return value
-    if isinstance(value, list):
+    if kind is list:
         return [encoded(one) for one in value]
-    if type(value) is _DATACLASSES.get(kind):
-        return {kind: {one.name: encoded(getattr(value, one.name)) for one in fields(value)}}
-    if type(value) in (tuple, Seeds, MCRollout):
-        return {kind: [encoded(one) for one in value]}
+    if kind is tuple:
+        return {"tuple": encoded(list(value))}
     if isinstance(value, Mapping):
         return {"dict": [[encoded(name), encoded(one)] for name, one in value.items()]}
-    if type(value) in (StopReason, bytes, date, datetime):
-        return {kind: value.value if kind == "StopReason" else value.hex() if kind == "bytes" else value.isoformat()}
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufU":
-        return encoded(value.tolist())
-    raise NotKept(f"a {kind}")
+    if kind is not _KINDS.get(kind.__name__):
+        raise NotKept(f"a {kind.__name__}")
+    content = {"value": value.value} if kind is StopReason else getattr(value, "_asdict", lambda: vars(value))()
+    return {kind.__name__: {name: encoded(one) for name, one in content.items()}}
 
 
 def decoded(value: Any) -> Any:
     """Returns the value that `encoded` took.
 
     Raises:
-        ValueError, TypeError, KeyError: for content of another form.
+        ValueError, TypeError, KeyError, AttributeError: for content of another form.
     """
     if isinstance(value, list):
         return [decoded(one) for one in value]
     if not isinstance(value, dict):
         return value
     [(kind, content)] = value.items()
-    if kind in _DATACLASSES:
-        return _DATACLASSES[kind](**{name: decoded(one) for name, one in content.items()})
-    return _TUPLES[kind](decoded(content)) if kind in _TUPLES else _TEXTS[kind](content)
+    if kind in ("tuple", "dict"):
+        return (tuple if kind == "tuple" else dict)(decoded(content))
+    return _KINDS[kind](**{name: decoded(one) for name, one in content.items()})

@@ -7,13 +7,9 @@ checksums follows.
 
 from __future__ import annotations
 
-import json
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from alignopsd_trl.runs.files import fingerprint, read_json, write_json
 
@@ -34,10 +30,8 @@ def list_files(checkpoint: Path) -> None:
 
 
 def damage(checkpoint: Path, run: str | None = None) -> str | None:
-    """Returns the first reason why a checkpoint can't be resumed; `None` if it can.
-
-    Its files are compared with their list. Without one, as of earlier releases, they are read: a safetensors file
-    holds its own length, a torch file is a zip archive with its directory at the end, cut JSON can't be parsed.
+    """Returns the first reason why a checkpoint can't be resumed; `None` if it can, or if an earlier release left no
+    list of its files.
 
     Args:
         run: id of the run that resumes.
@@ -49,46 +43,9 @@ def damage(checkpoint: Path, run: str | None = None) -> str | None:
         if not file.is_file():
             return f"{file} is damaged (it is gone)"
         if (found := fingerprint(file)) != saved:
-            return f"{file} is damaged (saved as {saved}, size and checksum, it is {found} now)"
+            return f"{file} is damaged (size and checksum were {saved} and are {found})"
     other = load_state(checkpoint).get("run")
-    if run and other and other != run:
-        return f"{checkpoint} is of another run ({other}; this one is {run})"
-    return None if listed else _unlisted_damage(checkpoint)
-
-
-def _unlisted_damage(checkpoint: Path) -> str | None:
-    for file in sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.suffix in _CHECKS):
-        try:
-            _CHECKS[file.suffix](file)
-        except (OSError, ValueError, SafetensorError) as error:
-            return f"{file} is damaged ({error}; it has {file.stat().st_size} bytes)"
-    missing = [name for name in STATES if not any(checkpoint.glob(name))]
-    complete = len(missing) in (0, len(STATES)) or any(checkpoint.glob("global_step*"))
-    return None if complete else f"{checkpoint} is damaged (it has no {missing[0]})"
-
-
-STATES = ("optimizer*", "scheduler.pt", "rng_state*.pth")
-"""Files that resume training, beside the weights. A checkpoint has all or none of them (``save_only_model``).
-DeepSpeed has a folder of its own."""
-
-
-def _check_archive(file: Path) -> None:
-    if not zipfile.is_zipfile(file):
-        raise ValueError("it is no whole archive of torch")
-
-
-def _check_weights(file: Path) -> None:
-    with safe_open(file, framework="pt") as weights:
-        for name in weights.keys():  # noqa: SIM118 (it is no mapping)
-            if (values := weights.get_tensor(name)).is_floating_point() and not values.float().isfinite().all():
-                raise ValueError(f"{name} is not finite")
-
-
-_CHECKS: dict[str, Callable[[Path], object]] = {
-    **dict.fromkeys((".pt", ".pth", ".bin"), _check_archive),
-    ".safetensors": _check_weights,
-    ".json": lambda file: json.loads(file.read_text(encoding="utf-8")),
-}
+    return f"{checkpoint} is of another run ({other}; this one is {run})" if run and other not in (None, run) else None
 
 
 def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:

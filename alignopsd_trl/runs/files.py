@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-_SAMPLE, _SAMPLES = 2**20, 64
+_SAMPLE = 2**20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -148,12 +148,11 @@ def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
 
 
 def fingerprint(file: Path) -> str:
-    """Returns a file's size and checksum; of a large file the checksum is of samples, its ends among them."""
+    """Returns a file's size and a checksum, of samples where it is large."""
     size, found = file.stat().st_size, 0
-    count = min(-(-size // _SAMPLE), _SAMPLES)
     with file.open("rb") as content:
-        for number in range(count):
-            content.seek(number * (size - _SAMPLE) // (_SAMPLES - 1) if count == _SAMPLES else number * _SAMPLE)
+        for place in range(0, size, max(_SAMPLE, size // 64)):
+            content.seek(place)
             found = zlib.crc32(content.read(_SAMPLE), found)
     return f"{size}-{found:08x}"
 
