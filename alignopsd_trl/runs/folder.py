@@ -19,10 +19,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
+from alignopsd_trl.runs.checkpoints import LIST_FILE, MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
 from alignopsd_trl.runs.configuration import FREE_ON_RESUME, differences, shown
 from alignopsd_trl.runs.files import json_line, plain, read_json, sweep_partials, write_json, write_text
+from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
 from alignopsd_trl.runs.provenance import code_checksum, versions
+from alignopsd_trl.runs.sizes import SIZES_FILE
 from alignopsd_trl.runs.state import (
     ENDED,
     RELEASED,
@@ -37,14 +39,17 @@ from alignopsd_trl.runs.state import (
 )
 
 LOG_FILE = "log.jsonl"
-_RECORDS = re.compile(r"step_(\d+)(?:_round\d+)?_rank\d+\.parquet")
+_RECORDS = re.compile(r"(?:step|completions)_(\d+)(?:_round\d+)?(?:_rank\d+)?\.parquet")
 _WRITTEN = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json")
 _FOLDERS = ("trajectories", "completions")
 _LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
-_MODEL_FILES = (
+MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer*", "*.jinja", "training_args.bin", "README.md"),
+    *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", "training_args.bin", SIZES_FILE),
 )
+_SHARED = (*MODEL_FILES, "README.md")
+TRAIN = "train"
+"""The command that writes a run, in the notes of its folder."""
 
 
 @dataclass
@@ -91,6 +96,8 @@ class RunFolder:
         path, configuration, resumes = Path(path), plain(configuration), wanted(resume)
         held = lock(path)
         try:
+            if strange := strangers(path):
+                raise RunFolderError(strange)
             if overwrite and not resumes:
                 clear(path)
             elif aside and not resumes and look(path).ended:
@@ -111,6 +118,7 @@ class RunFolder:
             run |= {"configuration": configuration, "sessions": [*run["sessions"], session]}
             sweep_partials(path)
             write_json(path / RUN_FILE, run)
+            note([path / RUN_FILE], TRAIN)
         except BaseException:
             held.release()
             raise
@@ -238,9 +246,34 @@ def look(path: Path) -> Left:
     return Left(path, run, state_of(path, run), whole_checkpoints(path), anything)
 
 
+def strangers(path: Path) -> str:
+    """Returns a message about files in a run's places that no run wrote there; empty without any."""
+    shared = [one for pattern in _SHARED for one in sorted(path.glob(pattern))]
+    found = foreign(shared, TRAIN)
+    if RUN_FILE not in notes(path):
+        left = [one for pattern in _LEFT for one in sorted(path.glob(pattern))]
+        left = [one for one in left if one.is_file() or any(one.iterdir())]
+        found = [] if read_run(path) else [*found, *left]  # of an earlier release, or of nobody's run
+    remedy = "nothing is replaced: move it away, or choose another output_dir"
+    return f"{found[0]} is there, and is not as a run of this folder wrote it; {remedy}" if found else ""
+
+
 def clear(path: Path) -> None:
     """Removes the files of a run; other files of the folder stay."""
-    _take_away(path, _LEFT, lambda found: shutil.rmtree(found) if found.is_dir() else found.unlink())
+    _take_away(path, _LEFT, _remove)
+
+
+def _remove(found: Path) -> None:
+    """Removes a file, or the files of a folder that the run wrote, and the folder once it is empty."""
+    listed = read_json(found / LIST_FILE) or {}
+    for file in [one for one in found.rglob("*") if not one.is_dir()] if found.is_dir() else [found]:
+        name = file.relative_to(found).as_posix()
+        written = _RECORDS.fullmatch(name) if found.name in _FOLDERS else not listed or name in (*listed, LIST_FILE)
+        if written:
+            file.unlink()
+    for folder in sorted([one for one in (found, *found.rglob("*")) if one.is_dir()], reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def set_aside(path: Path) -> Path:
@@ -248,7 +281,9 @@ def set_aside(path: Path) -> Path:
     whole = path.resolve()
     place = next(one for one in (whole.with_name(f"{whole.name}.{number}") for number in count(1)) if not one.exists())
     place.mkdir()
-    _take_away(whole, (*_MODEL_FILES, *_LEFT), lambda found: shutil.move(found, place / found.name))
+    if (whole / NOTES).is_file():
+        shutil.copy(whole / NOTES, place)
+    _take_away(whole, (*_SHARED, *_LEFT), lambda found: shutil.move(found, place / found.name))
     return place
 
 
@@ -256,7 +291,7 @@ def _take_away(path: Path, patterns: Sequence[str], take: Callable[[Path], objec
     for found in [one for pattern in patterns for one in sorted(path.glob(pattern))]:
         take(found)
         if found.name in _FOLDERS:
-            found.mkdir()  # TRL has already made the run's own, with the trainer
+            found.mkdir(exist_ok=True)  # TRL has already made the run's own, with the trainer
 
 
 def claim_together(

@@ -14,6 +14,7 @@ from alignopsd_trl.encoder import Encoder
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.runs.files import write_json
+from alignopsd_trl.runs.owned import owned, refuse
 from alignopsd_trl.skill_work.check import assess, encoder_of, open_bench, open_session
 from alignopsd_trl.skill_work.contrasts import Contrast, contrasts
 from alignopsd_trl.skill_work.worth import HELPS, UNTOLD
@@ -54,7 +55,9 @@ class Proposal:
 
 def write(given: argparse.Namespace, shown: str) -> None:
     """Writes the bank unless nothing helps, and ``.written.json`` beside it with all proposals."""
+    written = given.output.with_suffix(".written.json")
     with setup():
+        refuse([written], "skills write")
         found = contrasts(given.run, given.proposals)
         session = open_session(given)
         encoder = encoder_of(given, session)
@@ -72,7 +75,8 @@ def write(given: argparse.Namespace, shown: str) -> None:
     proposals = [replace(one, verdict=worth[one.id].verdict, lift=worth[one.id].lift) for one in proposals]
     kept = [one for one in proposals if one.verdict == HELPS]
     result = {"command": shown, "run": given.run, "malformed": malformed, "kept": len(kept), "proposals": proposals}
-    write_json(given.output.with_suffix(".written.json"), result)
+    with owned("skills write", written):
+        write_json(written, result)
     for one in proposals:
         print(f"{one.verdict} ({one.lift:+.2f}): {one.category}: {one.text}")
     if kept:
