@@ -19,7 +19,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.checkpoints import LIST_FILE, MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
+from alignopsd_trl.runs.checkpoints import (
+    LIST_FILE,
+    MARK,
+    STATE_FILE,
+    damage,
+    is_numbered,
+    is_whole,
+    update_of,
+    whole_checkpoints,
+)
 from alignopsd_trl.runs.configuration import FREE_ON_RESUME, differences, shown
 from alignopsd_trl.runs.files import json_line, plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
@@ -42,6 +51,7 @@ LOG_FILE = "log.jsonl"
 _RECORDS = re.compile(r"(?:step|completions)_(\d+)(?:_round\d+)?(?:_rank\d+)?\.parquet")
 _WRITTEN = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json")
 _FOLDERS = ("trajectories", "completions")
+_OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
 _LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
 MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
@@ -241,8 +251,9 @@ class Left:
 def look(path: Path) -> Left:
     """Returns the content of a folder; changes nothing."""
     run = read_run(path)
-    patterns = (*_WRITTEN, *(f"{name}/*.parquet" for name in _FOLDERS), "checkpoint-*")
-    anything = any(any(path.glob(pattern)) for pattern in patterns)
+    states = (f"checkpoint-*/{name}" for name in _OF_CHECKPOINTS)
+    anything = any(any(path.glob(pattern)) for pattern in (*_WRITTEN, *states))
+    anything |= any(_RECORDS.fullmatch(one.name) for name in _FOLDERS for one in path.glob(f"{name}/*"))
     return Left(path, run, state_of(path, run), whole_checkpoints(path), anything)
 
 
@@ -265,6 +276,8 @@ def clear(path: Path) -> None:
 
 def _remove(found: Path) -> None:
     """Removes a file, or the files of a folder that the run wrote, and the folder once it is empty."""
+    if found.is_dir() and found.name not in _FOLDERS and not any((found / name).exists() for name in _OF_CHECKPOINTS):
+        return
     listed = read_json(found / LIST_FILE) or {}
     for file in [one for one in found.rglob("*") if not one.is_dir()] if found.is_dir() else [found]:
         name = file.relative_to(found).as_posix()

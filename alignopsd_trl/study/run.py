@@ -195,23 +195,15 @@ def _only_one(folder: Path) -> Generator[int]:
             lock.seek(0)
             holder = lock.read().strip() or "a process that did not say its name"
             told = f"another study is running on the cells of {folder} ({holder}); wait for it or stop it"
-            if left := _orphans(holder, folder):
-                told = f"the study of {folder} was killed ({holder}), and its cells still run; wait, or stop {left}"
+            number, _, host = holder.removeprefix("process ").partition(" on ")
+            if host == socket.gethostname() and number.isdigit() and not psutil.pid_exists(int(number)):
+                told = f"the study of {folder} was killed ({holder}), but its cells still run: wait for them, or stop "
+                told += f"the processes of alignopsd_trl.study.cell {folder}"
             raise StudyError(told) from error
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()
         yield lock.fileno()
-
-
-def _orphans(holder: str, folder: Path) -> str:
-    """Returns the processes of this machine that run cells of a folder, if the study's own process is gone."""
-    number = holder.partition("process ")[2].partition(" on ")[0]
-    if not holder.endswith(f" on {socket.gethostname()}") or not number.isdigit() or psutil.pid_exists(int(number)):
-        return ""
-    running = ((one.pid, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
-    found = [str(pid) for pid, words in running if any(word.startswith(str(folder.absolute())) for word in words)]
-    return f"process {', '.join(found)}" if found else "them"
 
 
 def _bars(console: Console) -> Progress:
