@@ -336,6 +336,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         if follows:
             mode = "max" if self.greater_is_better else "min"
             self.lr_scheduler_kwargs = {"mode": mode, **as_mapping(self.lr_scheduler_kwargs)}
+        if not str(self.output_dir).strip():
+            raise ValueError(f"output_dir={self.output_dir!r} is empty; name a folder")
         self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)
         self._check_supported()

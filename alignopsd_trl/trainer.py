@@ -43,8 +43,9 @@ from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.configuration import configuration_of
 from alignopsd_trl.runs.cores import use_what_is_left
 from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others, replacing, write_text
-from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together
+from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
+from alignopsd_trl.runs.owned import note, owned
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
@@ -495,7 +496,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             done = super().train(self.run_folder.resume, trial, ignore_keys_for_eval)
             if not borrowed:
                 self.run_folder.end()
-                if self.args.save_trajectories and self.run_folder.writes:
+                if self.run_folder.writes and any(self.run_folder.path.glob("trajectories/*.parquet")):
                     print(f"where the credit went: alignopsd view {path_as_given(self.run_folder.path)}", flush=True)
             return done
         finally:
@@ -563,6 +564,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             if self.args.should_save:
                 write_sizes(Path(place), vars(self.args))
                 readable_as_others(Path(place))
+            written = [target / one.name for one in Path(place).iterdir()] if whole else []
+        note(written, TRAIN)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -588,7 +591,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         folder, chosen = Path(self.args.output_dir), self.args.hub_model_id
         results = trainer_results(self, self._factory, self.evaluations)
         place = self.hub_model_id or chosen or path_as_given(self.args.output_dir)
-        write_text(folder / "README.md", model_card(results, model_name or chosen or folder.name, licence, place))
+        with owned(TRAIN, folder / "README.md"):
+            write_text(folder / "README.md", model_card(results, model_name or chosen or folder.name, licence, place))
 
     def push_to_hub(
         self,

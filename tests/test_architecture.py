@@ -53,8 +53,11 @@ MAY_IMPORT = {
     ),
     "evaluation": ("turns", "chat", "models", "rollout", "runs", "sampling", "statistics", "evaluation"),
     "runs": ("chat.options", "models", "options", "rollout.metrics", "runs", "statistics", "turns"),
-    "viewer": ("records", "runs.state", "runs.command", "runs.files", "statistics", "viewer"),
-    "analysis": ("records", "runs.command", "runs.files", "encoder", "methods.align_opsd", "analysis", "statistics"),
+    "viewer": ("records", "runs.state", "runs.command", "runs.files", "runs.owned", "statistics", "viewer"),
+    "analysis": (
+        *("records", "runs.command", "runs.files", "runs.owned", "encoder", "methods.align_opsd", "analysis"),
+        "statistics",
+    ),
     "sharing": ("chat.options", "config", "evaluation", "records", "runs", "sharing", "skills"),
     "checks": (
         *("chat", "checks", "config", "encoder", "methods", "models", "options", "privileged", "rollout", "runs"),

@@ -138,8 +138,9 @@ def test_a_damaged_checkpoint_is_one_line_and_the_one_before_goes_on(runs: Runs)
     state = folder / "checkpoint-5" / "optimizer.pt"
     state.write_bytes(state.read_bytes()[:100])
     (folder / "results.json").unlink()
-    assert runs("damaged", resume=True) != 0
-    older = folder / "checkpoint-4"
-    assert f"checkpoint-4 is whole: resume_from_checkpoint={older} goes on there" in runs.log("damaged")
-    assert runs("damaged", changed={"resume_from_checkpoint": older}) == 0, runs.log("damaged")
+    assert runs("damaged", changed={"resume_from_checkpoint": folder / "checkpoint-5"}) != 0
+    assert f"resume_from_checkpoint={folder / 'checkpoint-4'} goes on there" in runs.log("damaged")
+    assert runs("damaged", resume=True) == 0, runs.log("damaged")
+    assert f"{state} is damaged" in runs.log("damaged")
+    assert "checkpoint-4 is whole: the run goes on there" in runs.log("damaged")
     assert_same_run(folder, runs.root / "whole", updates=5)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from fakes.endpoint import answering
 from fakes.own_task import changed, fails, rows_of
+from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_tokenizer
 from safetensors.torch import load_file
 
@@ -192,6 +193,11 @@ def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path) -> None
         (["new", "maze-2"], ["maze-2", "underscores"]),
         (["new", "../maze"], ["not empty"]),
         (["new", "json"], ["json", "installed"]),
+        (["new", "torch"], ["torch", "installed"]),
+        *((["new", name], [name, "small letters"]) for name in ("class", "lambda", "Maze", "2mazes", "_m", "a.b", "é")),
+        *((["new", name], [name, "for something else"]) for name in ("train", "policy", "step", "task_panel")),
+        (["demonstrate", "maze", "--episodes", "1", "--output", "maze.py"], ["maze.py is there", "move it away"]),
+        (["warm_start", "maze", "--output", ""], ["--output", "is empty"]),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence_and_leaves_nothing(
@@ -245,3 +251,16 @@ def test_a_handful_of_demonstrations_makes_a_policy_that_training_goes_on_from(m
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         assert (maze / "outputs" / method / "results.json").is_file()
+
+
+@pytest.mark.parametrize("name", mostly_full(["my_maze2", "task", "a__b_", "x", "pass_key"]))
+def test_a_name_that_new_takes_is_one_that_all_commands_take(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forgotten: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", name, "--model", "tiny"])
+    monkeypatch.chdir(tmp_path / name)
+    main(["check", name, "--episodes", "4"])
+    assert "WRONG" not in capsys.readouterr().out
+    main(["demonstrate", name, "--episodes", "4"])
+    assert len(rows_of(tmp_path / name / "demonstrations.jsonl")) > 4

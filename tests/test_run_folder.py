@@ -18,7 +18,8 @@ import pytest
 from alignopsd_trl.cli import main
 from alignopsd_trl.records import SCHEMA, merge_types, record_schema, trace_types, write_records
 from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
-from alignopsd_trl.runs.folder import RunFolder
+from alignopsd_trl.runs.folder import TRAIN, RunFolder
+from alignopsd_trl.runs.owned import NOTES, note
 from alignopsd_trl.runs.state import RunFolderError, broken_off
 
 CONFIGURATION = {"method": "grpo", "learning_rate": 1e-3, "max_steps": 5, "save_steps": 1}
@@ -54,7 +55,8 @@ def test_a_run_that_left_nothing_gives_way(tmp_path: Path) -> None:
 def test_a_run_that_broke_off_is_said_by_who_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = f"""
 import os
-from alignopsd_trl.runs.folder import RunFolder
+from alignopsd_trl.runs.folder import TRAIN, RunFolder
+from alignopsd_trl.runs.owned import NOTES, note
 RunFolder.claim({str(tmp_path)!r}, {CONFIGURATION})
 os._exit(0)
 """
@@ -107,8 +109,9 @@ def test_a_setting_that_newer_code_brings_does_not_keep_a_run_from_going_on(tmp_
 
 def test_files_of_an_unknown_run_are_not_touched(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 3)
-    with pytest.raises(RunFolderError, match="left no run.json"):
-        _run(tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(RunFolderError, match="checkpoint-3 is there, and is not as a run of this folder wrote it"):
+            RunFolder.claim(tmp_path, CONFIGURATION, overwrite=overwrite)
 
 
 def test_what_lies_beyond_the_checkpoint_is_taken_back(tmp_path: Path) -> None:
@@ -159,6 +162,7 @@ def test_a_finished_run_makes_room_and_an_interrupted_one_does_not(tmp_path: Pat
     _checkpoint(path, 3)
     for name in ("config.json", "mine.txt"):
         (path / name).write_text("x")
+    note([path / "config.json"], TRAIN)
     first.release()
     with pytest.raises(RunFolderError, match=r"\(stopped after checkpoint-3\): resume_from_checkpoint=True goes on"):
         RunFolder.claim(path, CONFIGURATION, aside=True)
@@ -167,5 +171,5 @@ def test_a_finished_run_makes_room_and_an_interrupted_one_does_not(tmp_path: Pat
     second.release()
     kept = tmp_path / "run.1"
     assert said == [f"{path} held a finished run, which is in {kept} now"] and second.id != first.id
-    assert sorted(one.name for one in kept.iterdir()) == ["checkpoint-3", "config.json", "run.json"]
-    assert sorted(one.name for one in path.iterdir()) == ["mine.txt", "run.json", "run.lock"]
+    assert sorted(one.name for one in kept.iterdir()) == [NOTES, "checkpoint-3", "config.json", "run.json"]
+    assert sorted(one.name for one in path.iterdir()) == [NOTES, "mine.txt", "run.json", "run.lock"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -23,7 +24,9 @@ from alignopsd_trl import AlignOPSDTrainer, cli
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.records import read_records
+from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.sharing.card import changed_settings, is_hub_id, model_card
+from alignopsd_trl.sharing.dataset_card import write_dataset
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 
 TOKEN = "hf_a-secret-that-nobody-may-see"
@@ -75,6 +78,29 @@ def test_the_card_says_how_well_and_how_to_repeat_it() -> None:
     ):
         assert expected in card.text, expected
     assert "None" not in card.content and "[None]" not in card.content
+
+
+HOSTILE = 'a|b\n<script>alert(1)</script> `x` \\| "q'
+
+
+def test_foreign_text_stays_text_in_cards(run: Path, tmp_path: Path) -> None:
+    results = json.loads((run / "results.json").read_text())
+    results["after"]["categories"] = dict.fromkeys([HOSTILE], next(iter(results["after"]["categories"].values())))
+    results["before"] = None
+    results["model"]["name"] = results["recipe"]["environment"] = results["recipe"]["panel"] = HOSTILE
+    results["after"] |= {"panel": HOSTILE, "environment": HOSTILE}
+    results["changed"] = {"model_name_or_path": HOSTILE}
+    card = model_card(results, HOSTILE, place=HOSTILE, base_model=HOSTILE).split("\n---\n", 1)[1]
+    assert "<script>" not in "".join(card.split("```")[::2]), "outside code"
+    assert r"| a\|b &lt;script&gt;alert(1)&lt;/script&gt; \`x\` \\\| " in card
+    (snippet,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert ast.literal_eval(re.search("place = (.*)", snippet)[1]) == HOSTILE
+    for line in card.splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) in (3, 7), line
+    write_json(run / "results.json", results)
+    write_dataset(run, tmp_path)
+    assert "<script>" not in (tmp_path / "README.md").read_text()
 
 
 def test_a_base_model_is_named_where_it_is_one_of_the_hub() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
+import socket
+import subprocess
 import sys
 from dataclasses import replace
 from io import StringIO
@@ -23,7 +26,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.records import write_records
 from alignopsd_trl.statistics import mean, paired, paired_ratio
-from alignopsd_trl.study.__main__ import main
+from alignopsd_trl.study.__main__ import command, main
 from alignopsd_trl.study.figures import difference_figure, sensitivity_figure, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.planning import plan
@@ -56,6 +59,8 @@ def study_of(folder: Path, **content: Any) -> Path:
         ({"methods": []}, "nothing to run"),
         ({"seeds": [1, 1]}, "seeds"),
         ({"seeds": []}, "seeds"),
+        ({"seeds": [0, -1]}, "-1 must lie in"),
+        ({"seeds": [10**11]}, "must lie in"),
         ({"methods": [{"method": "grpo", "settings": {"learning_rate": 1}}]}, "protocol"),
         ({"sweeps": {"num_generations": [4, 8]}}, "protocol"),
         ({"settings": {"seed": 3}}, "set by the study itself"),
@@ -260,6 +265,12 @@ def test_one_study_at_a_time_on_the_same_cells(tmp_path: Path) -> None:
     with _only_one(study.cells), pytest.raises(StudyError, match=rf"\(process {os.getpid()} on "):
         run_study(study, plan(study), Console(file=StringIO()))
     assert not log.exists()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with _only_one(study.cells):
+        (study.cells / "lock").write_text(f"process {ended.pid} on {socket.gethostname()}\n")
+        with pytest.raises(StudyError, match=rf"was killed \(process {ended.pid} on .*its cells still run: wait"):
+            run_study(study, plan(study), Console(file=StringIO()))
 
 
 # ---------------------------------------------------------------------- rows of a run
@@ -423,7 +434,7 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
     for name in re.findall(r"\((figures/\w+)\.png\)", text):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
-    assert {file.name for file in (tmp_path / "figures").iterdir()} == {
+    assert {file.name for file in (tmp_path / "figures").glob("[!.]*")} == {
         f"{name}.{kind}"
         for name in ("training_methods", "differences_methods", "sensitivity")
         for kind in ("png", "svg")
@@ -438,6 +449,49 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made and not written, which takes seconds."""
     monkeypatch.setattr("alignopsd_trl.study.render.save", lambda figure, path: None)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_foreign_text_stays_text_in_the_tables(tmp_path: Path) -> None:
+    hostile = "a|b\n<script>alert(1)</script> `x`"
+    rows = example().assign(environment=hostile)
+    rows["error"] = rows["error"].where(rows["error"].isna(), hostile)
+    rows["places"] = [text.replace("OPSD", json.dumps(hostile)[1:-1]) for text in rows["places"]]
+    text = render(hostile, rows, tmp_path).read_text()
+    assert "<script>" not in text and text.startswith(r"# a\|b &lt;script&gt;alert(1)&lt;/script&gt; \`x\`" + "\n")
+    widths = [[len(re.findall(r"(?<!\\)\|", line)) for line in part.splitlines()] for part in text.split("\n\n")]
+    assert all(len(set(one)) == 1 for one in widths if one[0] > 2)
+
+
+def test_places_are_checked_before_a_study_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    for name in ("output", "cells"):
+        path = study_of(tmp_path, **{name: str(tmp_path / "file" / "below")})
+        with pytest.raises(SystemExit) as ended:
+            command([str(path), "--plan"])
+        said = capsys.readouterr().err
+        assert ended.value.code == 2 and f"{name}=" in said and "is a file; choose another folder" in said
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "results.md").write_text("mine")
+    for flags in (["--plan"], []):
+        with pytest.raises(SystemExit):
+            command([str(study_of(tmp_path)), *flags])
+        assert "out/results.md is there, and is not as alignopsd study wrote it" in capsys.readouterr().err
+    assert (tmp_path / "out" / "results.md").read_text() == "mine"
+
+
+def test_a_full_disk_ends_a_study_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr("alignopsd_trl.study.run.write_json", full)
+    with pytest.raises(SystemExit) as ended:
+        command([str(study_of(tmp_path))])
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and "no room for the study's files" in said and "same command goes on" in said
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -180,7 +180,13 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     monkeypatch.setattr(commands, "BATCH", 6)
     found = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
     folder = game / "outputs" / "measure_walk"
-    assert {path.name for path in folder.iterdir()} == {"parts", "report.md", "tune.json", "tuned.yaml"}
+    assert {path.name for path in folder.iterdir()} == {
+        ".alignopsd.json",
+        "parts",
+        "report.md",
+        "tune.json",
+        "tuned.yaml",
+    }
     assert json.loads((folder / "tune.json").read_text()) == found
     assert set(found["figures"]) == {"grpo", "gagpo", "rlsd", "rlsd band=0.4"} == set(found["settings"])
     assert found["settings"]["rlsd band=0.4"] == {"method": "rlsd", "method_options": {"band": 0.4}}

@@ -13,6 +13,7 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import Figure
 from alignopsd_trl.runs.files import write_bytes, write_json, write_text
+from alignopsd_trl.runs.owned import owned
 
 DOTS = 160  # dots per inch
 
@@ -35,13 +36,15 @@ class Finding:
 
     def save(self, folder: str | os.PathLike) -> list[Path]:
         """Writes ``NAME.png``, ``NAME.json`` and a ``NAME_TABLE.csv`` per table, and returns their paths."""
-        folder = Path(folder)
-        write_json(folder / f"{self.name}.json", self.numbers)
-        paths = [folder / f"{self.name}.json"]
-        for name, table in self.tables.items():
-            paths.append(folder / f"{self.name}_{name}.csv")
-            write_text(paths[-1], table.to_csv(index=False))
-        return [*paths, write_bytes(folder / f"{self.name}.png", self._repr_png_())]
+        numbers, picture = (Path(folder) / f"{self.name}.{kind}" for kind in ("json", "png"))
+        tables = {Path(folder) / f"{self.name}_{name}.csv": table for name, table in self.tables.items()}
+        paths = [numbers, *tables, picture]
+        with owned("analyse", *paths):
+            write_json(numbers, self.numbers)
+            for path, table in tables.items():
+                write_text(path, table.to_csv(index=False))
+            write_bytes(picture, self._repr_png_())
+        return paths
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 from pydantic import Field
@@ -21,6 +22,9 @@ from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, ro
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
 from alignopsd_trl.options import Positive, Share, as_type, check_values, near, option
+from alignopsd_trl.runs.configuration import MEASURED
+from alignopsd_trl.runs.folder import wanted
+from alignopsd_trl.runs.state import read_run
 
 
 @dataclass
@@ -90,7 +94,11 @@ def parse(
     asked = parser.look(argv)
     options = json_mapping("method_options", asked.method_options, '{"walks": 6}')
     chosen = preset(name, asked.preset, asked.method, options) if own is None else own_preset(own, name, asked.preset)
-    parser.below_file({"output_dir": f"outputs/{name}", **chosen}, f"preset of {name!r}")
+    chosen = {"output_dir": f"outputs/{name}", **chosen}
+    run = read_run(Path(asked.output_dir or chosen["output_dir"])) if wanted(asked.resume_from_checkpoint) else None
+    there = run["configuration"] if run else {}
+    chosen |= {measured: there[measured] for measured in MEASURED if measured in there and measured in chosen}
+    parser.below_file(chosen, f"preset of {name!r}")
     asked = parser.look(argv)
     elsewhere = asked.plan and not asked.use_cpu and not _has_accelerator()
     if elsewhere:  # the plan is for another machine; transformers would raise here

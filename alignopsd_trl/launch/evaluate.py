@@ -19,6 +19,7 @@ from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.files import check_folder
+from alignopsd_trl.runs.owned import owned, refuse
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import USUAL, choose_sizes
 from alignopsd_trl.runs.state import broken_off
@@ -60,6 +61,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     with setup():
         if given.output:
             check_folder(str(given.output), "output")
+            refuse([given.output / name for name in (RESULTS, RECORDS)], "evaluate")
         given.environment_options = environment_options(given.environment_options)
         given.chat_template_kwargs = json_mapping(
             "chat_template_kwargs", given.chat_template_kwargs, '{"enable_thinking": false}'
@@ -83,6 +85,9 @@ def _check(given: argparse.Namespace) -> None:
     hints |= {"temperature": Size, "batch_size": PositiveCount}
     check_values(values, {name: hints[name] for name in values if name in hints})
     PlayOptions(**{name: given.sizes[name] for name in PlayOptions.names()})  # raises for invalid tags
+
+
+RESULTS, RECORDS = "results.json", "trajectories/evaluation.parquet"
 
 
 def command(argv: Sequence[str] | None = None) -> None:
@@ -140,6 +145,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     if arguments.output:
         content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
         content["sampling"] = {name: getattr(arguments, name) for name in SAMPLING}
-        write_json(arguments.output / "results.json", content)
-        write_records(arguments.output / "trajectories" / "evaluation.parquet", turn_records(played, step=0), SCHEMA)
+        with owned("evaluate", arguments.output / RESULTS):
+            write_json(arguments.output / RESULTS, content)
+        with owned("evaluate", arguments.output / RECORDS):
+            write_records(arguments.output / RECORDS, turn_records(played, step=0), SCHEMA)
     return result

@@ -21,9 +21,11 @@ from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.values import environment_options, named, policy_of
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.models import resolve_model
+from alignopsd_trl.runs.checkpoints import PREFIX
 from alignopsd_trl.runs.configuration import configuration_of
 from alignopsd_trl.runs.files import plain
-from alignopsd_trl.runs.folder import look
+from alignopsd_trl.runs.folder import look, strangers
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.runs.state import RunFolderError
 from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
@@ -92,6 +94,9 @@ class Job:
             ValueError: if the run can't succeed.
         """
         args, recipe, method = self.args, self.recipe, get_method(self.args.method)(self.args)
+        model, output = Path(resolve_model(self.policy)).resolve(), Path(args.output_dir).resolve()
+        if model == output or (model.parent == output and model.name.startswith(PREFIX)):
+            raise ValueError(f"output_dir={args.output_dir!r} holds the model that the run starts from; name another")
         check(
             Intended(
                 *(args, method, self.model.model_name_or_path, self.tasks, self.bank, self.encoder),
@@ -139,7 +144,7 @@ class Job:
         left, now = look(Path(args.output_dir)), plain(self.configuration())
         if left.run:  # a plan may be for another machine
             now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}
-        problem = None if args.overwrite_output_dir else left.refusal(now, args.resume_from_checkpoint)
-        if problem:
+        refused = None if args.overwrite_output_dir else left.refusal(now, args.resume_from_checkpoint)
+        if problem := strangers(left.path) or refused:
             raise RunFolderError(problem)
         return found | {"output folder": f"{args.output_dir}, {'holds a run' if left.anything else 'free'}"}

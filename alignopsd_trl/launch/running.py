@@ -23,7 +23,8 @@ from alignopsd_trl.methods import get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping, path_as_given
 from alignopsd_trl.runs.files import write_json, write_text
-from alignopsd_trl.runs.folder import LOG_FILE, claim_together, claimed
+from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, claim_together, claimed
+from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.runs.readers import outlives_its_readers
 from alignopsd_trl.runs.state import RESULTS_FILE
 from alignopsd_trl.sharing.card import model_card
@@ -72,7 +73,8 @@ def run(
             write_json(folder.path / RESULTS_FILE, results)
             name = args.hub_model_id or Path(args.output_dir).name
             place = args.hub_model_id or path_as_given(args.output_dir)
-            write_text(folder.path / "README.md", model_card(results, name, place=place))
+            with owned(TRAIN, folder.path / "README.md"):
+                write_text(folder.path / "README.md", model_card(results, name, place=place))
             print(closing(results["before"], results["after"], folder), flush=True)
             _push(folder.path, name if push else None, job.recipe.trajectories_hub_repo, args)
     return results

@@ -9,11 +9,18 @@ from typing import Any
 
 from alignopsd_trl.evaluation import Estimate, mean_score
 from alignopsd_trl.options import path_as_given
+from alignopsd_trl.runs.checkpoints import MARK
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.progress import WIDE, cut
+from alignopsd_trl.runs.state import RUN_FILE
 from alignopsd_trl.training.console import columns
 
-_LABEL = 14
+_LABEL, _TURNS = 14, "trajectories/"
+_LEFT = {
+    **{"results.json": "results.json", "checkpoints": f"checkpoint-*/{MARK}", "log.jsonl": "log.jsonl"},
+    **{_TURNS: "trajectories/*.parquet", "the model": "*.safetensors"},
+}
+"""What a run leaves -> the files that show that it is there."""
 
 
 def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
@@ -56,8 +63,12 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     if after["environment_errors"]:
         lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
     lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")
-    lines.append(f"\nresults.json, checkpoints, log.jsonl, trajectories/ and the model are in {folder.path}")
-    lines.append(f"where the credit went: alignopsd view {shlex.quote(path_as_given(folder.path))}")
+    there = [name for name, pattern in _LEFT.items() if any(folder.path.glob(pattern))]
+    lines.append(f"\n{', '.join(there)} are in {folder.path}")
+    if not (folder.path / RUN_FILE).is_file():
+        lines.append(f"{RUN_FILE} is gone: something removed files of this folder under way, and only these are left")
+    if _TURNS in there:
+        lines.append(f"where the credit went: alignopsd view {shlex.quote(path_as_given(folder.path))}")
     return "\n".join(["", *lines])
 
 

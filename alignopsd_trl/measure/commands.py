@@ -16,9 +16,13 @@ from alignopsd_trl.launch.values import environment_options, read_value
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.files import check_folder
+from alignopsd_trl.runs.owned import owned
 
 BATCH = 8
 """Number of a recipe's tasks in a batch; another batch begins while there is time."""
+
+FILES = ("fidelity.json", "turns.parquet", "tune.json", "tuned.yaml", "report.md", "pooled.json")
+"""Files that the command writes into its output, beside the parts."""
 
 LEAST = {"tasks": 1, "rollouts": 1, "seed": 0, "batch_size": 1, "step": 0, "tasks_per_batch": 1, "slots": 1}
 
@@ -32,18 +36,19 @@ def measure(argv: Sequence[str]) -> None:
 def run_measure(argv: Sequence[str]) -> dict[str, Any]:
     """Measures or pools, prints the page, writes the files and returns the content of the JSON file."""
     given, shown = read_measure(argv), "alignopsd measure " + shlex.join(argv)
-    if given.pool:
-        from alignopsd_trl.measure.report import pool
+    with owned("measure", *(given.output / name for name in FILES if given.output)):
+        if given.pool:
+            from alignopsd_trl.measure.report import pool
 
-        with setup():
-            return pool(given.pool, given.output)
-    if given.recipe:
-        from alignopsd_trl.measure.tune import tune
+            with setup():
+                return pool(given.pool, given.output)
+        if given.recipe:
+            from alignopsd_trl.measure.tune import tune
 
-        return tune(given, shown)
-    from alignopsd_trl.measure.fidelity import measure
+            return tune(given, shown)
+        from alignopsd_trl.measure.fidelity import measure
 
-    return measure(given, f"    {shown}")
+        return measure(given, f"    {shown}")
 
 
 def read_measure(argv: Sequence[str]) -> argparse.Namespace:

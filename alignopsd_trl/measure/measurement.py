@@ -5,8 +5,10 @@ Episodes and rollouts are kept in a folder for later commands.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ import pandas as pd
 import torch
 
 from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.measure.kept import NotKept, decoded, encoded
 from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
 from alignopsd_trl.measure.setup import Session
 from alignopsd_trl.measure.table import CREDIT, turn_table
@@ -24,10 +27,11 @@ from alignopsd_trl.measure.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import checked_credit, grpo
 from alignopsd_trl.runs.configuration import differences
-from alignopsd_trl.runs.files import plain, read_json, write_bytes, write_json
+from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
+IDENTITY = "identity.json"
 GAPS = "token_identity_gaps"
 """The column of the sums of each turn's identity gaps, from the first method that computes them."""
 
@@ -39,27 +43,42 @@ class Cache:
         identity: settings that the content depends on.
 
     Raises:
-        ValueError: if the folder holds the parts of another measurement.
+        ValueError: if the folder holds the parts of another measurement, or of one that is not known.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]):
         self.folder, self._identity = folder, plain(identity)
-        before = read_json(folder / "identity.json") or self._identity
+        remedy = "choose another --output or remove the folder"
+        before = read_json(folder / IDENTITY)
+        if not isinstance(before, dict):
+            if [*folder.glob("*.json"), *folder.glob("*.pkl")]:
+                raise ValueError(f"{folder} holds files without a whole {IDENTITY}, which says whose; {remedy}")
+            before = self._identity
         if changed := differences(before, self._identity):
             shown = [f"{name}={there!r}, this one has {here!r}" for name, (there, here) in changed.items()]
-            raise ValueError(
-                f"{folder.parent} holds a measurement with {'; '.join(shown)}; choose another --output or remove the "
-                "folder"
-            )
+            raise ValueError(f"{folder.parent} holds a measurement with {'; '.join(shown)}; {remedy}")
 
     def take(self, name: str, play: Callable[[], list[Any]]) -> list[Any]:
-        """Returns the content of a name; plays it if the folder has none."""
-        path = self.folder / f"{name}.pkl"
-        if not path.is_file():
-            played = play()  # played first: an error leaves the folder free for another measurement
-            write_json(self.folder / "identity.json", self._identity)
-            write_bytes(path, pickle.dumps(played))
-        return pickle.loads(path.read_bytes())
+        """Returns the content of a name; plays it if the folder has none.
+
+        A value of a type that only code could bring back is not kept: another start plays it again.
+
+        Raises:
+            ValueError: for a damaged file.
+        """
+        path = self.folder / f"{name}.json"
+        with contextlib.suppress(FileNotFoundError), setup():
+            try:
+                return list(decoded(json.loads(path.read_text(encoding="utf-8"))))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise ValueError(f"{path} is damaged ({error!r:.80}); remove it, and it is played again") from error
+        played = play()  # played first: an error leaves the folder free for another measurement
+        write_json(self.folder / IDENTITY, self._identity)
+        try:
+            write_text(path, json.dumps(encoded(played)))
+        except NotKept as error:
+            print(f"{path} is not kept, since it holds {error}; another start plays it again", file=sys.stderr)
+        return played
 
 
 def cpu_seconds() -> float:

@@ -12,6 +12,7 @@ import pandas as pd
 from alignopsd_trl.measure.metrics import MEANING, PIVOTAL, agreement
 from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
 from alignopsd_trl.runs.files import plain, read_json, write_json
+from alignopsd_trl.runs.markdown import escaped
 from alignopsd_trl.statistics import Interval
 
 SHOWN = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "sign_agreement", "lift")
@@ -33,7 +34,7 @@ def page(facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]]
 def markdown(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
     """Returns the lines of a table (Markdown)."""
     head = list(head)
-    return ["| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]]
+    return ["| " + " | ".join(map(escaped, row)) + " |" for row in [head, ["---"] * len(head), *rows]]
 
 
 def figure_lines(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:

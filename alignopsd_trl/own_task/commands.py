@@ -18,6 +18,7 @@ from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.options import ASKED, SCRIPTED, SKILLED_SHARE, TIME_LIMIT
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.files import check_folder
+from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
     from alignopsd_trl.own_task.playing import Actor
@@ -200,3 +201,4 @@ def _check_file(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"--output {path_as_given(path)} is a folder; name a file")
     check_folder(str(path.parent), "output")
+    refuse([path], "demonstrate")

@@ -31,6 +31,7 @@ from alignopsd_trl.own_task.tokenizer import WordCount
 from alignopsd_trl.privileged import Bounds, SourceSpec, load_source
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import write_text
+from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 
 
@@ -223,7 +224,8 @@ def _of(episode: PlayedEpisode, turn: int) -> dict[str, Any]:
 
 def write_demonstrations(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
     """Writes JSON lines, the whole file or none of it."""
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    with owned("demonstrate", Path(path)):
+        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.offline import INSTALL, OFFLINE_MODEL, has_smollm2
 from alignopsd_trl.own_task.options import FRESH
 from alignopsd_trl.runs.files import replacing
+from alignopsd_trl.skills.schema import NAME as NAME_RULE
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAME, CLASS, ADDRESS = "my_task", "MyTask", "http://localhost:8000"
 """Placeholders in the templates for the task's name, its class and the server's address."""
+
+BESIDE = ("train", "policy", "conftest")
+"""Modules and folders beside a task's own."""
 
 POLICIES = {
     OFFLINE_MODEL: "SmolLM2-135M (--model tiny: a fresh model, for a smoke test of a minute)",
@@ -51,17 +56,25 @@ def write_task(folder: str | Path, kind: str = "environment", address: str = "",
 
 
 def _check(folder: Path, name: str) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError(f"{name!r} must be a module's name: small letters, digits and underscores, a letter first")
+    if not re.fullmatch(NAME_RULE, name) or iskeyword(name):
+        rule = "small letters, digits and underscores, a letter first, no word of Python"
+        raise ValueError(f"{name!r} must be a module's name: {rule}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already and not empty; choose another folder")
     if name in SHIPPED or find_spec(name) is not None:
         raise ValueError(f"{name!r} is the name of a module that is installed; choose another one")
+    used = {word for file in TEMPLATES.rglob("*.py") for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+    if name in BESIDE or _class(name) in used - {CLASS}:
+        raise ValueError(f"{name!r} is a name that the task's files use for something else; choose another one")
+
+
+def _class(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def _write(file: Path, folder: Path, name: str, address: str) -> None:
     """Writes a file of the templates under the task's name."""
-    words = {NAME: name, CLASS: "".join(part.capitalize() for part in name.split("_")), ADDRESS: address or ADDRESS}
+    words = {NAME: name, CLASS: _class(name), ADDRESS: address or ADDRESS}
     text = file.read_text(encoding="utf-8")
     for word, own in words.items():
         text = text.replace(word, own)

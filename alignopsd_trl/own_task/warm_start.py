@@ -27,6 +27,8 @@ from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
+from alignopsd_trl.runs.folder import MODEL_FILES
+from alignopsd_trl.runs.owned import note, refuse
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.statistics import bootstrap_mean
@@ -78,6 +80,7 @@ def warm_start(
     share = config.until_success
     if share and play is None:
         raise ValueError(f"until_success={share} needs play, a function that plays the task")
+    refuse([one for pattern in MODEL_FILES for one in Path(output).glob(pattern)], "warm_start")
     model, tokenizer = _start(rows, config, extra_texts)
     if converses(settings := settings or {}):
         rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
@@ -90,6 +93,8 @@ def warm_start(
         tokenizer.save_pretrained(started)
         write_sizes(started, settings)
         readable_as_others(started)
+        written = [Path(output) / one.name for one in started.iterdir()]
+    note(written, "warm_start")
     if trainer.interrupted is not None:
         vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
         raise trainer.interrupted

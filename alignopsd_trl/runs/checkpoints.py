@@ -1,69 +1,51 @@
 """Finds the checkpoints of a run that are whole, and saves this package's own state in each.
 
 transformers writes a checkpoint's trainer state last. Before that, the trainer waits for the files of every process.
-It removes the old trainer state of a checkpoint before it writes that checkpoint again.
+It removes the old trainer state of a checkpoint before it writes that checkpoint again. A list of the files with their
+checksums follows.
 """
 
 from __future__ import annotations
 
-import json
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
-from alignopsd_trl.runs.files import read_json, write_json
+from alignopsd_trl.runs.files import fingerprint, read_json, write_json
 
 PREFIX = "checkpoint"
-STATE_FILE, MARK = "run_state.json", "trainer_state.json"
+STATE_FILE, MARK, LIST_FILE = "run_state.json", "trainer_state.json", "files.json"
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Returns whether a checkpoint was written to its end: its trainer state, the last file, can be read."""
-    return read_json(checkpoint / MARK) is not None
+    """Returns whether a checkpoint was written to its end: its trainer state can be read."""
+    state = read_json(checkpoint / MARK)
+    return isinstance(state, dict) and isinstance(state.get("global_step"), int)
 
 
-def damage(checkpoint: Path) -> str | None:
-    """Returns the damage of the first file that was cut or lost after it was written; `None` if all can be read.
+def list_files(checkpoint: Path) -> None:
+    """Notes sizes and checksums of a checkpoint's files, from which `damage` tells whether they are as they were."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != LIST_FILE)
+    write_json(checkpoint / LIST_FILE, {path.relative_to(checkpoint).as_posix(): fingerprint(path) for path in files})
 
-    A safetensors file holds its own length. A torch file is a zip archive with its directory at the end. A JSON file
-    that can't be parsed was cut.
+
+def damage(checkpoint: Path, run: str | None = None) -> str | None:
+    """Returns the first reason why a checkpoint can't be resumed; `None` if it can, or if an earlier release left no
+    list of its files.
+
+    Args:
+        run: id of the run that resumes.
     """
-    for file in sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.suffix in _CHECKS):
-        try:
-            _CHECKS[file.suffix](file)
-        except (OSError, ValueError, SafetensorError) as error:
-            return f"{file} is damaged ({error}; it has {file.stat().st_size} bytes)"
-    missing = [name for name in STATES if not any(checkpoint.glob(name))]
-    complete = len(missing) in (0, len(STATES)) or any(checkpoint.glob("global_step*"))
-    return None if complete else f"{checkpoint} is damaged (it has no {missing[0]})"
-
-
-STATES = ("optimizer*", "scheduler.pt", "rng_state*.pth")
-"""Files that resume training, beside the weights. A checkpoint has all or none of them (``save_only_model``).
-DeepSpeed has a folder of its own."""
-
-
-def _check_archive(file: Path) -> None:
-    """Raises for a torch file that is cut. A file that is no zip archive has another source and passes."""
-    with file.open("rb") as content:
-        begins = content.read(2)
-    if not zipfile.is_zipfile(file) and (begins == b"PK" or len(begins) < 2):
-        raise ValueError("it was cut")
-
-
-def _check_weights(file: Path) -> None:
-    with safe_open(file, framework="pt"):
-        pass
-
-
-_CHECKS: dict[str, Callable[[Path], object]] = {
-    **dict.fromkeys((".pt", ".pth", ".bin"), _check_archive),
-    ".safetensors": _check_weights,
-    ".json": lambda file: json.loads(file.read_text(encoding="utf-8")),
-}
+    listed = read_json(checkpoint / LIST_FILE)
+    if not (listed and isinstance(listed, dict)) and (checkpoint / LIST_FILE).exists():
+        return f"{checkpoint / LIST_FILE} is damaged (it can't be read)"
+    for file, saved in ((checkpoint / name, saved) for name, saved in (listed or {}).items()):
+        if not file.is_file():
+            return f"{file} is damaged (it is gone)"
+        if (found := fingerprint(file)) != saved:
+            return f"{file} is damaged (size and checksum were {saved} and are {found})"
+    other = load_state(checkpoint).get("run")
+    return f"{checkpoint} is of another run ({other}; this one is {run})" if run and other not in (None, run) else None
 
 
 def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:

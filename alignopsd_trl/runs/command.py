@@ -16,6 +16,8 @@ from alignopsd_trl.options import whole_path
 
 def place(text: str) -> Path:
     """Returns a path of the command line, resolved against the folder where the process started."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; name a file or a folder")
     return Path(whole_path(text))
 
 

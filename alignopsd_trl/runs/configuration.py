@@ -33,6 +33,9 @@ FREE_ON_RESUME = frozenset(
 )
 """Settings that a resumed run may change, because they do not affect earlier results."""
 
+MEASURED = ("bf16",)
+"""Settings that a preset may measure anew at each start; a resumed run keeps what its first session measured."""
+
 
 def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
     """Returns the facts that decide a run's results: the arguments, the tasks in their order, and other facts."""

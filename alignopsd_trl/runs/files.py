@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import tempfile
+import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
@@ -19,6 +20,7 @@ from typing import Any
 
 import psutil
 
+_SAMPLE = 2**20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -143,6 +145,16 @@ def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
             "make room, or save less (save_total_limit)",
             str(folder),
         ) from error
+
+
+def fingerprint(file: Path) -> str:
+    """Returns a file's size and a checksum, of samples where it is large."""
+    size, found = file.stat().st_size, 0
+    with file.open("rb") as content:
+        for place in range(0, size, max(_SAMPLE, size // 64)):
+            content.seek(place)
+            found = zlib.crc32(content.read(_SAMPLE), found)
+    return f"{size}-{found:08x}"
 
 
 def in_units(size: float) -> str:

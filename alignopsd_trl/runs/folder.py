@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -18,10 +19,21 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
+from alignopsd_trl.runs.checkpoints import (
+    LIST_FILE,
+    MARK,
+    STATE_FILE,
+    damage,
+    is_numbered,
+    is_whole,
+    update_of,
+    whole_checkpoints,
+)
 from alignopsd_trl.runs.configuration import FREE_ON_RESUME, differences, shown
 from alignopsd_trl.runs.files import json_line, plain, read_json, sweep_partials, write_json, write_text
+from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
 from alignopsd_trl.runs.provenance import code_checksum, versions
+from alignopsd_trl.runs.sizes import SIZES_FILE
 from alignopsd_trl.runs.state import (
     ENDED,
     RELEASED,
@@ -36,13 +48,18 @@ from alignopsd_trl.runs.state import (
 )
 
 LOG_FILE = "log.jsonl"
+_RECORDS = re.compile(r"(?:step|completions)_(\d+)(?:_round\d+)?(?:_rank\d+)?\.parquet")
 _WRITTEN = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json")
 _FOLDERS = ("trajectories", "completions")
+_OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
 _LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
-_MODEL_FILES = (
+MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer*", "*.jinja", "training_args.bin", "README.md"),
+    *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", "training_args.bin", SIZES_FILE),
 )
+_SHARED = (*MODEL_FILES, "README.md")
+TRAIN = "train"
+"""The command that writes a run, in the notes of its folder."""
 
 
 @dataclass
@@ -86,9 +103,11 @@ class RunFolder:
         Raises:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
-        path, configuration, resumes = Path(path), plain(configuration), _wanted(resume)
+        path, configuration, resumes = Path(path), plain(configuration), wanted(resume)
         held = lock(path)
         try:
+            if strange := strangers(path):
+                raise RunFolderError(strange)
             if overwrite and not resumes:
                 clear(path)
             elif aside and not resumes and look(path).ended:
@@ -98,7 +117,7 @@ class RunFolder:
                 say(summary)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
-            checkpoint, run = _checkpoint(resume, left), left.run if resumes else None
+            checkpoint, run = _checkpoint(resume, left, say), left.run if resumes else None
             if resumes:
                 _tell_of_unfinished(path, checkpoint, say)
             else:
@@ -109,6 +128,7 @@ class RunFolder:
             run |= {"configuration": configuration, "sessions": [*run["sessions"], session]}
             sweep_partials(path)
             write_json(path / RUN_FILE, run)
+            note([path / RUN_FILE], TRAIN)
         except BaseException:
             held.release()
             raise
@@ -146,8 +166,10 @@ class RunFolder:
         are missing up to this update come from the checkpoint, which has them all."""
         if not self.writes:
             return
-        for file in (self.path / "trajectories").glob("step_*.parquet"):
-            if int(file.name.split("_")[1]) >= update:
+        for file in (self.path / "trajectories").iterdir() if (self.path / "trajectories").is_dir() else ():
+            if not (ours := _RECORDS.fullmatch(file.name)):
+                say(f"{file} is no file of this run; it stays")
+            elif int(ours[1]) >= update:
                 file.unlink()
         log = self.path / LOG_FILE
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
@@ -186,14 +208,14 @@ class Left:
                 f"{self.path / RUN_FILE} is damaged, and says no more which run this is; bring it back, choose another "
                 "output_dir, or overwrite_output_dir=True removes the run"
             )
-        if _wanted(resume):
-            return self._refusal_of_resume(self.run, configuration) if self.run else None
+        if self.run and wanted(resume):
+            return self._refusal_of_resume(self.run, configuration)
         if not self.anything:
             return None
         if self.run is None:
             return (
-                f"{self.path} holds files of a run that left no {RUN_FILE}; choose another output_dir, or "
-                f"overwrite_output_dir=True to remove them"
+                f"{self.path} holds files of a run that left no {RUN_FILE}, which says with what settings; bring it "
+                "back, choose another output_dir, or overwrite_output_dir=True to remove them"
             )
         own = ("resume_from_checkpoint", "plan", "output_dir")  # the folder may have moved
         if changed := differences(self.run["configuration"], configuration, own):
@@ -229,14 +251,42 @@ class Left:
 def look(path: Path) -> Left:
     """Returns the content of a folder; changes nothing."""
     run = read_run(path)
-    patterns = (*_WRITTEN, *(f"{name}/*.parquet" for name in _FOLDERS), "checkpoint-*")
-    anything = any(any(path.glob(pattern)) for pattern in patterns)
+    states = (f"checkpoint-*/{name}" for name in _OF_CHECKPOINTS)
+    anything = any(any(path.glob(pattern)) for pattern in (*_WRITTEN, *states))
+    anything |= any(_RECORDS.fullmatch(one.name) for name in _FOLDERS for one in path.glob(f"{name}/*"))
     return Left(path, run, state_of(path, run), whole_checkpoints(path), anything)
+
+
+def strangers(path: Path) -> str:
+    """Returns a message about files in a run's places that no run wrote there; empty without any."""
+    shared = [one for pattern in _SHARED for one in sorted(path.glob(pattern))]
+    found = foreign(shared, TRAIN)
+    if RUN_FILE not in notes(path):
+        left = [one for pattern in _LEFT for one in sorted(path.glob(pattern))]
+        left = [one for one in left if one.is_file() or any(one.iterdir())]
+        found = [] if read_run(path) else [*found, *left]  # of an earlier release, or of nobody's run
+    remedy = "nothing is replaced: move it away, or choose another output_dir"
+    return f"{found[0]} is there, and is not as a run of this folder wrote it; {remedy}" if found else ""
 
 
 def clear(path: Path) -> None:
     """Removes the files of a run; other files of the folder stay."""
-    _take_away(path, _LEFT, lambda found: shutil.rmtree(found) if found.is_dir() else found.unlink())
+    _take_away(path, _LEFT, _remove)
+
+
+def _remove(found: Path) -> None:
+    """Removes a file, or the files of a folder that the run wrote, and the folder once it is empty."""
+    if found.is_dir() and found.name not in _FOLDERS and not any((found / name).exists() for name in _OF_CHECKPOINTS):
+        return
+    listed = read_json(found / LIST_FILE) or {}
+    for file in [one for one in found.rglob("*") if not one.is_dir()] if found.is_dir() else [found]:
+        name = file.relative_to(found).as_posix()
+        written = _RECORDS.fullmatch(name) if found.name in _FOLDERS else not listed or name in (*listed, LIST_FILE)
+        if written:
+            file.unlink()
+    for folder in sorted([one for one in (found, *found.rglob("*")) if one.is_dir()], reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def set_aside(path: Path) -> Path:
@@ -244,7 +294,9 @@ def set_aside(path: Path) -> Path:
     whole = path.resolve()
     place = next(one for one in (whole.with_name(f"{whole.name}.{number}") for number in count(1)) if not one.exists())
     place.mkdir()
-    _take_away(whole, (*_MODEL_FILES, *_LEFT), lambda found: shutil.move(found, place / found.name))
+    if (whole / NOTES).is_file():
+        shutil.copy(whole / NOTES, place)
+    _take_away(whole, (*_SHARED, *_LEFT), lambda found: shutil.move(found, place / found.name))
     return place
 
 
@@ -252,7 +304,7 @@ def _take_away(path: Path, patterns: Sequence[str], take: Callable[[Path], objec
     for found in [one for pattern in patterns for one in sorted(path.glob(pattern))]:
         take(found)
         if found.name in _FOLDERS:
-            found.mkdir()  # TRL has already made the run's own, with the trainer
+            found.mkdir(exist_ok=True)  # TRL has already made the run's own, with the trainer
 
 
 def claim_together(
@@ -292,34 +344,44 @@ def claimed(run: RunFolder) -> Generator[RunFolder]:
         run.release()
 
 
-def _wanted(resume: str | bool | None) -> bool:
+def wanted(resume: str | bool | None) -> bool:
+    """Returns whether a ``resume_from_checkpoint`` asks to resume."""
     return resume not in (None, False, "", "False", "false")
 
 
-def _checkpoint(resume: str | bool | None, left: Left) -> Path | None:
+def _checkpoint(resume: str | bool | None, left: Left, say: Callable[[str], None]) -> Path | None:
     """Returns the undamaged checkpoint to resume from; `None` if there is none yet."""
     newest = resume in (True, "True", "true")
-    if not _wanted(resume) or (newest and not left.checkpoints):
+    if not wanted(resume) or (newest and not left.checkpoints):
         return None
-    checkpoint = left.checkpoints[-1] if newest else Path(str(resume)).absolute()
-    if not is_whole(checkpoint):
+    run, given = left.run["id"] if left.run else None, Path(str(resume)).absolute()
+    if not newest and given.resolve().parent != left.path.resolve():
+        raise RunFolderError(
+            f"resume_from_checkpoint={resume!r} is no checkpoint in output_dir={str(left.path)!r}; a run goes on in "
+            "its own folder"
+        )
+    if not newest and not is_whole(given):
         raise RunFolderError(
             f"resume_from_checkpoint={resume!r} has no readable {MARK} (no such folder, or the run was stopped while "
             "writing it); use True for the last whole checkpoint"
         )
-    problem = damage(checkpoint)
-    if problem is None:
-        return checkpoint
-    others = [one for one in reversed(left.checkpoints) if one != checkpoint and not damage(one)]
-    remedy = "overwrite_output_dir=True starts again"
-    if others:
-        remedy = f"{others[0].name} is whole: resume_from_checkpoint={others[0]} goes on there"
-    raise RunFolderError(f"{problem}; {remedy}")
+    problems = list[str]()
+    for one in [*([] if newest else [given]), *reversed(left.checkpoints)]:
+        if problem := damage(one, run):
+            problems.append(problem)
+        elif not problems or newest:
+            for problem in problems:
+                say(f"{problem}; {one.name} is whole: the run goes on there")
+            return one
+        else:
+            raise RunFolderError(f"{problems[0]}; {one.name} is whole: resume_from_checkpoint={one} goes on there")
+    raise RunFolderError(f"{problems[0]}; no other is whole: overwrite_output_dir=True starts again")
 
 
 def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str], None]) -> None:
     begins = update_of(checkpoint) if checkpoint else -1
     later = [one for one in path.glob("checkpoint-*") if is_numbered(one) and update_of(one) > begins]
+    later = [one for one in later if not is_whole(one)]
     if later:
         whole = f"{checkpoint.name} is the last whole one" if checkpoint else "no other is whole: the run starts again"
         say(f"{max(later, key=update_of).name} was not written to its end ({MARK}); {whole}")
@@ -359,6 +421,6 @@ def _processes() -> int:
 def _update_of(line: str) -> float:
     """Returns the update number of a line of the log; infinity for a line that a kill cut short."""
     try:
-        return json.loads(line)["step"]
+        return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")

@@ -38,8 +38,10 @@ class State(Enum):
 def read_run(path: Path) -> dict[str, Any] | None:
     """Returns ``run.json``, or `None` if it is missing or damaged."""
     run = read_json(path / RUN_FILE)
-    whole = isinstance(run, dict) and isinstance(run.get("configuration"), dict) and "id" in run
-    return run if whole and run.get("sessions") else None
+    whole = isinstance(run, dict) and isinstance(run.get("configuration"), dict) and isinstance(run.get("id"), str)
+    sessions = run.get("sessions") if whole else None
+    known = isinstance(sessions, list) and all(isinstance(one, dict) and "processes" in one for one in sessions)
+    return run if known and sessions else None
 
 
 def state_of(path: Path, run: dict[str, Any] | None) -> State:

@@ -22,6 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.evaluation.summary import Estimate
+from alignopsd_trl.runs.markdown import escaped
 from alignopsd_trl.runs.provenance import is_shipped
 from alignopsd_trl.skills import skill_budget
 
@@ -32,6 +33,8 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+TEMPLATES.filters |= {"shown": escaped, "text": json.dumps}
+"""``shown``: foreign text in Markdown; ``text``: a string of Python, in code."""
 _WITHOUT_MEANING = frozenset(  # paths and names of a run: no settings of the method
     "output_dir run_name logging_dir report_to push_to_hub hub_model_id hub_token hub_strategy resume_from_checkpoint "
     "overwrite_output_dir model_init_kwargs disable_tqdm save_total_limit save_steps logging_steps seed debug "
@@ -197,8 +200,8 @@ def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
     if not recipe["environment"]:
         return None
     parts = [
-        f"alignopsd evaluate --model {place} --environment {recipe['environment']}",
-        f"--panel {recipe['panel'] or 'test'}",
+        f"alignopsd evaluate --model {shlex.quote(place)} --environment {shlex.quote(recipe['environment'])}",
+        f"--panel {shlex.quote(recipe['panel'] or 'test')}",
     ]
     for name, value in play_options(results).items():
         words = [json.dumps(value)] if isinstance(value, dict) else value if isinstance(value, list) else [str(value)]
@@ -208,7 +211,7 @@ def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
     if recipe.get("panel_limit"):
         parts.append(f"--limit {recipe['panel_limit']}")
     if skills:
-        parts.append(f"--skills --skill_bank {skills['bank']} --skill_tokens {skills['tokens']}")
-        parts.append(f"--encoder {skills['encoder']}")
+        parts.append(f"--skills --skill_bank {shlex.quote(skills['bank'])} --skill_tokens {skills['tokens']}")
+        parts.append(f"--encoder {shlex.quote(skills['encoder'])}")
     lines = textwrap.wrap(" ".join(parts), 108, break_long_words=False, break_on_hyphens=False)
     return " \\\n    ".join(lines)

@@ -116,8 +116,7 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> list[object]:
-    text = row["text"].replace("|", "\\|")
-    first = [row["skill"], text[:MOST_SHOWN], f"{row['tokens']:.0f}", row["retrieved"], row["room"]]
+    first = [row["skill"], row["text"][:MOST_SHOWN], f"{row['tokens']:.0f}", row["retrieved"], row["room"]]
     first = first if row["category"] == EVERYTHING else [""] * len(first)
     means = [f"{row['without']:.2f}", f"{row['with']:.2f}", f"{Interval(row['value'], row['low'], row['high']):+.2f}"]
     return [*first, row["category"], row["played"], *means, row["verdict"] if row["category"] == EVERYTHING else ""]

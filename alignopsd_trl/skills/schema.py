@@ -12,6 +12,8 @@ from pydantic_core.core_schema import ValidationInfo
 from alignopsd_trl.environments.shipped import BENCHMARKS
 
 MAX_WORDS = 45
+NAME = "[a-z][a-z0-9_]*"
+"""Of a task, and so of its skills."""
 _TAG = re.compile(r"</?\s*[a-zA-Z][^<>]*>")
 
 
@@ -58,8 +60,8 @@ class _Named(_Record):
     @classmethod
     def _free(cls, value: str, info: ValidationInfo[Any]) -> str:
         prefix = info.context["prefix"]
-        if not re.fullmatch(rf"{prefix or '[a-z]+'}-{cls.letter}\d\d", value):
-            raise ValueError(f"is {value!r}; write {prefix or 'small letters, '}-{cls.letter} and two digits")
+        if not re.fullmatch(rf"{prefix or NAME}-{cls.letter}\d\d", value):
+            raise ValueError(f"is {value!r}; write {prefix or 'a name in small letters, '}-{cls.letter} and two digits")
         if value in info.context["ids"]:
             raise ValueError(f"is {value!r}, which is taken; take the next free number")
         info.context["ids"].add(value)

@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alignopsd_trl.launch.errors import stoppable
+from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.runs.files import check_folder, full_disk_named
+from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,15 +32,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rich.console import Console
 
     from alignopsd_trl.study.planning import plan
+    from alignopsd_trl.study.render import RESULTS
     from alignopsd_trl.study.spec import read_study
 
-    study, console = read_study(arguments.study), Console()
-    if arguments.processes:
-        study = replace(study, processes=arguments.processes)
+    console = Console()
+    with setup():
+        study = read_study(arguments.study)
+        if arguments.processes:
+            study = replace(study, processes=arguments.processes)
+        cells = [] if arguments.render or arguments.rows else plan(study)
+        for name, folder in {"output": study.output, "cells": study.cells}.items() if cells else ():
+            check_folder(str(folder), name)
+            refuse([study.output / RESULTS], "study")
     if arguments.plan:
-        _print_plan(study, plan(study), console)
+        _print_plan(study, cells, console)
         return 0
-    broken = 0 if arguments.render or arguments.rows else _run(study, plan(study), console)
+    with full_disk_named(study.output, "the study's files"):
+        broken = _run(study, cells, console) if cells else 0
     _render(study, arguments.rows, console)
     return int(broken > 0)
 
@@ -82,17 +92,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def command(argv: Sequence[str] | None = None) -> int:
-    """Calls `main`; an error that the user can fix ends it with one line and status 2, a signal ends the cells too."""
-    try:
-        with stoppable("alignopsd study", resumes=""):
-            return main(argv)
-    except (FileNotFoundError, ValueError) as error:
-        from alignopsd_trl.study.spec import StudyError
-
-        if not isinstance(error, StudyError | FileNotFoundError):
-            raise
-        print(f"study: {error}", file=sys.stderr)
-        return 2
+    """Calls `main`; an error that the user can fix ends it with a few lines, a signal ends the cells too."""
+    with reported("alignopsd study", quietly=True, resumes=""):
+        return main(argv)
 
 
 if __name__ == "__main__":

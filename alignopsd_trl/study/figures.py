@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import SMOOTH, Axes, Figure, MaxNLocator, band, label, panels, rc_context
+from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.statistics import Mean, mean, paired
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
@@ -146,6 +147,7 @@ def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, refere
 def save(figure: Figure, path: Path) -> None:
     """Writes ``path`` as .png and .svg; the same rows give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "study", "svg.fonttype": "none"}):
+    drawn = (path.with_suffix(kind) for kind in (".png", ".svg"))
+    with owned("study", *drawn), rc_context({"svg.hashsalt": "study", "svg.fonttype": "none"}):
         figure.savefig(path.with_suffix(".png"), dpi=160, bbox_inches="tight", metadata={"Software": None})
         figure.savefig(path.with_suffix(".svg"), bbox_inches="tight", metadata={"Date": None})

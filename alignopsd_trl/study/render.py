@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from alignopsd_trl.runs.files import write_text
+from alignopsd_trl.runs.markdown import escaped
+from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.study.figures import difference_figure, save, sensitivity_figure, sweeps, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.tables import Entry, cost_table, differences_table, entries, reference_entry, results_table
 
+RESULTS = "results.md"
 _NOTES = """\
 Figures are percent on the panel, from the last checkpoint: mean over seeds ± half the width of Student's 95 % interval
 over seeds (none for one seed). **Best** and <u>second</u> by the printed mean; an empty cell had no episodes.
@@ -23,23 +27,24 @@ the whole first process of a cell, start and evaluation included."""
 def render(name: str, rows: pd.DataFrame, output: Path, reference: str = "grpo") -> Path:
     """Writes ``results.md`` and ``figures/`` under ``output``; returns the path of the former."""
     base = reference_entry(rows, reference)
-    parts = [f"# {name}", _NOTES]
+    parts = [f"# {escaped(name)}", _NOTES]
     if _has(rows, "methods"):
         parts += ["## Methods", results_table(rows, "methods"), *_minus(rows, "methods", base)]
     if _has(rows, "ablations"):
         parts += ["## Ablations of AlignOPSD", results_table(rows, "ablations", averages_only=True)]
         parts += _minus(rows, "ablations", base) + _minus(rows, "ablations", reference_entry(rows, "align_opsd"))
     for sweep in sweeps(rows):
-        parts += [f"## Sensitivity to {sweep}", results_table(rows, f"sweep {sweep}", averages_only=True)]
+        parts += [f"## Sensitivity to {escaped(sweep)}", results_table(rows, f"sweep {sweep}", averages_only=True)]
         parts += _minus(rows, f"sweep {sweep}", base)
     parts += _pictures(rows, output, base)
     for table in ("methods", "ablations"):
         if _has(rows, table) and "seconds" in rows:
             parts += [f"## Cost: {table}", _COST, cost_table(rows, table, base)]
-    parts += ["## Protocol", "\n".join(f"- {line}" for line in matched(rows)), *_broken(rows)]
+    parts += ["## Protocol", "\n".join(f"- {escaped(line)}" for line in matched(rows)), *_broken(rows)]
     output.mkdir(parents=True, exist_ok=True)
-    path = output / "results.md"
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    path = output / RESULTS
+    with owned("study", path):
+        write_text(path, "\n\n".join(parts) + "\n")
     return path
 
 
@@ -68,5 +73,5 @@ def _broken(rows: pd.DataFrame) -> list[str]:
     broken = rows[rows["status"] == "broken"]
     if broken.empty:
         return []
-    lines = [f"- {row.environment} {row.label} seed {row.seed}: {row.error}" for row in broken.itertuples()]
-    return ["## Broken cells", "\n".join(lines)]
+    lines = [f"{row.environment} {row.label} seed {row.seed}: {row.error}" for row in broken.itertuples()]
+    return ["## Broken cells", "\n".join(f"- {escaped(line)}" for line in lines)]

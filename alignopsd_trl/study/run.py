@@ -21,12 +21,14 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from alignopsd_trl.launch.machine import processes_of
 from alignopsd_trl.records import write_records
-from alignopsd_trl.runs.files import read_json, write_json
+from alignopsd_trl.runs.files import full_disk_named, read_json, write_json
+from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.rows import ROWS, collect
 from alignopsd_trl.study.spec import Study, StudyError
@@ -105,7 +107,8 @@ def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Pat
 def save_rows(study: Study, cells: Sequence[Cell], errors: dict[Path, str]) -> None:
     """Writes the rows of all cells that ended, in one step."""
     if rows := collect(cells, errors):
-        write_records(study.output / ROWS, rows)
+        with full_disk_named(study.output, ROWS), owned("study", study.output / ROWS):
+            write_records(study.output / ROWS, rows)
 
 
 @contextlib.contextmanager
@@ -191,9 +194,12 @@ def _only_one(folder: Path) -> Generator[int]:
         except OSError as error:
             lock.seek(0)
             holder = lock.read().strip() or "a process that did not say its name"
-            raise StudyError(
-                f"another study is running on the cells of {folder} ({holder}); wait for it or stop it"
-            ) from error
+            told = f"another study is running on the cells of {folder} ({holder}); wait for it or stop it"
+            number, _, host = holder.removeprefix("process ").partition(" on ")
+            if host == socket.gethostname() and number.isdigit() and not psutil.pid_exists(int(number)):
+                told = f"the study of {folder} was killed ({holder}), but its cells still run: wait for them, or stop "
+                told += f"the processes of alignopsd_trl.study.cell {folder}"
+            raise StudyError(told) from error
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()

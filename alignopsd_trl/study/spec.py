@@ -202,6 +202,8 @@ def _check(study: Study) -> None:
         raise StudyError("nothing to run: give methods, ablations or sweeps")
     if not study.seeds or len(set(study.seeds)) != len(study.seeds):
         raise StudyError(f"seeds={list(study.seeds)} must name at least one seed and each once")
+    if wrong := [seed for seed in study.seeds if not 0 <= seed < 2**32]:
+        raise StudyError(f"seeds={list(study.seeds)}: {wrong[0]} must lie in [0, 2**32)")
     if study.processes < 1 or (study.devices and len(study.devices) != study.processes):
         raise StudyError(f"processes={study.processes} must be at least 1, and devices must name one a process")
     labels = [benchmark.label for benchmark in study.environments]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from alignopsd_trl.runs.markdown import escaped
 from alignopsd_trl.statistics import Mean, mean, paired, paired_ratio
 
 PHASES = ("rollout", "privileged_thinking", "encoding", "scoring", "credit", "update")
@@ -170,4 +171,5 @@ def _seeds(line: Entry) -> str:
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Returns a table; the columns after the first are aligned to the right."""
     rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
+    rows = [[escaped(row[0]), *row[1:]] for row in body]  # the others are figures, with marks
+    return "\n".join("| " + " | ".join(row) + " |" for row in [[*map(escaped, head)], rule, *rows])

@@ -13,7 +13,16 @@ import torch
 from transformers import TrainerCallback
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
-from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
+from alignopsd_trl.runs.checkpoints import (
+    LIST_FILE,
+    MARK,
+    PREFIX,
+    is_whole,
+    last_good,
+    list_files,
+    load_state,
+    save_state,
+)
 from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
@@ -45,7 +54,7 @@ class Checkpoints(TrainerCallback):
     teacher: TeacherWeights | None = None
 
     def __post_init__(self) -> None:
-        self._loss_is_finite = True
+        self._loss_is_finite, self.run = True, ""
 
     def saw_loss(self, loss: torch.Tensor) -> None:
         """Records the loss of a micro-batch."""
@@ -83,21 +92,25 @@ class Checkpoints(TrainerCallback):
     @contextlib.contextmanager
     def saving(self, update: int) -> Generator[None]:
         """Saves the run's own state before the body writes a checkpoint. The mark of a complete checkpoint is removed
-        first and written last."""
+        first and written last, before the list of its files."""
         self.check_weights(update)
         with full_disk_named(self.output_dir, self.folder(update).name):
             if self.processes.process == 0:
-                (self.folder(update) / MARK).unlink(missing_ok=True)
+                for old in (MARK, LIST_FILE):
+                    (self.folder(update) / old).unlink(missing_ok=True)
                 phases, failed = dict(self.phases.total), self.failed.recent
                 state = {"seconds": self.seconds.total["training"], "phases": phases, "failed": failed}
-                save_state(self.folder(update), state)
+                save_state(self.folder(update), state | {"run": self.run})
             if self.teacher is not None:
                 self.teacher.save(self.folder(update), writes=self.processes.process == 0)
             self.processes.wait()
             yield
+            if self.processes.process == 0:
+                list_files(self.folder(update))
 
     def resume(self, run: RunFolder) -> None:
         """Restores the checkpoint's state and removes files that were written after it."""
+        self.run = run.id
         state = load_state(run.resume)
         self.seconds.resume(state.get("seconds", 0.0))
         self.phases.total.update(state.get("phases", {}))

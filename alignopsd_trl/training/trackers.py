@@ -6,11 +6,11 @@ trackio and TensorBoard (as text). The table holds only a few columns of the rec
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.runs.files import plain
+from alignopsd_trl.runs.markdown import escaped
 from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.turns import Trajectory
 
@@ -93,5 +93,4 @@ def markdown(columns: Sequence[str], data: Sequence[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return html.escape(text, quote=False).replace("|", "\\|")
+    return escaped("" if value is None else f"{value:.4g}" if isinstance(value, float) else value)

@@ -17,12 +17,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, select_autoescape
+from jinja2 import Environment, PackageLoader
 
 from alignopsd_trl.runs.files import write_bytes
+from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.viewer.run import Run, step_content
 
-_ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.viewer", "assets"), autoescape=select_autoescape())
+_ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.viewer", "assets"), autoescape=True)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Page:
 
     def save(self, path: str | os.PathLike) -> Path:
         """Writes the self-contained file atomically."""
-        return write_bytes(path, self.html().encode())
+        with owned("view", Path(path)):
+            return write_bytes(path, self.html().encode())
 
     def show(self, height: int = 900) -> Any:
         """Shows the page in a notebook's cell, ``height`` pixels high."""

@@ -1,0 +1,64 @@
+"""Which files of a folder a command of ours wrote: a command replaces and removes no others.
+
+The folder notes it in `NOTES`: name of the file -> the command, and the file's fingerprint after it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+
+from alignopsd_trl.runs.files import fingerprint, read_json, write_json
+
+NOTES = ".alignopsd.json"
+
+
+class NotOurs(ValueError):
+    """Raised for a file in the place of an output that the command did not write as it is."""
+
+
+def foreign(files: Iterable[Path], command: str) -> list[Path]:
+    """Returns those of the files that are there and that the command did not write as they are."""
+    return [file for file in files if file.exists() and notes(file.parent).get(file.name) != _noted(file, command)]
+
+
+def refuse(files: Iterable[Path], command: str) -> None:
+    """Raises `NotOurs` for a file that is there and that the command did not write as it is."""
+    if strange := foreign(files, command):
+        more = f" ({len(strange)} such files)" if len(strange) > 1 else ""
+        raise NotOurs(
+            f"{strange[0]} is there, and is not as alignopsd {command} wrote it{more}; nothing is replaced: move it "
+            "away, or choose another place"
+        )
+
+
+def note(files: Iterable[Path], command: str) -> None:
+    """Notes that the command wrote these files, as far as they are there."""
+    for file in files:
+        if file.is_file():
+            write_json(file.parent / NOTES, notes(file.parent) | {file.name: _noted(file, command)})
+
+
+@contextmanager
+def owned(command: str, *files: Path) -> Generator[None]:
+    """Lets the body write files, unless others are in their places.
+
+    Raises:
+        NotOurs: before the body, for a file that the command did not write as it is.
+    """
+    refuse(files, command)
+    try:
+        yield
+    finally:
+        note(files, command)
+
+
+def notes(folder: Path) -> dict[str, str]:
+    """Returns the notes of a folder; empty without any."""
+    found = read_json(folder / NOTES)
+    return found if isinstance(found, dict) else {}
+
+
+def _noted(file: Path, command: str) -> str:
+    return f"{command} {fingerprint(file)}" if file.is_file() else ""
