@@ -152,8 +152,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     privileged: str | None = option(
         None,
         "What the teacher reads at each turn, known after play, in place of the skill bank: "
-        "'next_observation', 'sibling_action', 'feedback', 'diagnosis', 'diagnosis@URL#MODEL' or module:function "
-        "(docs/trainer.md).",
+        "'next_observation', 'feedback' or module:function (docs/trainer.md).",
     )
 
     # Rollout

@@ -311,7 +311,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 replays = self.rollouts.replays(snapshot.sampler, self.method, number)
                 self.rewards.give(inputs, trajectories, update)
                 teacher = self.scorer.teacher(snapshot, self.rollouts.reader, self.method.kept_logits > 0)
-                self._give_texts(trajectories, replays, teacher)
+                self._give_texts(trajectories, replays)
                 if isinstance(self.rollouts, RolloutsAhead):
                     self._begin_next(self.rollouts, snapshot)
             with self.phases("credit"):
@@ -330,21 +330,20 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
 
-    def _give_texts(self, trajectories: Sequence[Trajectory], replays: Replays, teacher: PrivilegedTeacher) -> None:
+    def _give_texts(self, trajectories: Sequence[Trajectory], replays: Replays) -> None:
         """Gives the turns the texts of ``privileged``. A collective where there is such a source. If it fails on one
         process, the run ends on all of them with a checkpoint."""
         if self._texts is None:
             return
         share, problem = 0.0, None
         try:
-            share = self._texts.give(trajectories, replays.player.renderer, teacher.respond)
+            share = self._texts.give(trajectories, replays.player.renderer)
         except PrivilegedError as error:
             problem = str(error)
         if problems := list(filter(None, self.processes.each(problem))):
             self.checkpoints.save_last(self.state.global_step)
             raise RunStopped(f"{problems[0]}; {last_good(self.args.output_dir)}")
-        counts = {f"teacher/{name}": count for name, count in self._texts.source.counts.items()}
-        self.recorder.metrics("train", {"teacher/text_share": share} | counts)
+        self.recorder.metrics("train", {"teacher/text_share": share})
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
         privileged = self.args.privileged_in(int(update // self.args.steps_per_round))

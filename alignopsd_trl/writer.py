@@ -1,20 +1,15 @@
-"""Short texts that a model writes: an OpenAI-compatible endpoint, its answers in JSON, and their bounds."""
+"""Asks an OpenAI-compatible endpoint for chat completions."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading an answer that is not as asked may raise."""
-
-MOST_CHARACTERS = 300
 
 
 class EndpointError(ValueError):
@@ -52,45 +47,3 @@ def complete(client: httpx.Client, url: str, body: Mapping[str, Any]) -> dict[st
             "server's address, up to /v1?"
         ) from error
     return {**message, **texts}
-
-
-@dataclass
-class EndpointWriter:
-    """Asks an endpoint a question; temperature 0."""
-
-    url: str
-    model: str = "default"
-
-    def __call__(self, question: str, seed: int = 0) -> str:
-        messages = [{"role": "user", "content": question}]
-        body = {"model": self.model, "messages": messages, "temperature": 0.0, "seed": seed, "max_tokens": 2048}
-        with connection() as client:
-            return complete(client, self.url, body)["content"]
-
-
-def read_object(answer: str) -> Any:
-    """Returns the JSON object of an answer, whatever stands around it; raises one of `MALFORMED` if there is none."""
-    answer = answer.rpartition("</think>")[2]
-    return json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
-
-
-def one_line(text: str, most: int, special: Collection[str] = ()) -> str:
-    """Returns at most so many words of a text, in which tags and tokens of chat templates are only words."""
-    for token in special:
-        text = text.replace(token, f"{token[:1]} {token[1:]}")
-    while (bare := re.sub("<([^<>]*)>", r" \1 ", text)) != text:
-        text = bare
-    return " ".join(text.split()[:most])[:MOST_CHARACTERS].strip()
-
-
-def bounded(text: str, most: int, special: Collection[str] = ()) -> str:
-    """Returns the `one_line` of what a writer said.
-
-    Raises:
-        ValueError: if nothing is left of it, or if no file can hold it (half of a surrogate pair).
-    """
-    text = one_line(text, most, special)
-    text.encode()
-    if not text:
-        raise ValueError("an empty text")
-    return text

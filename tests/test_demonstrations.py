@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -34,31 +33,6 @@ def test_a_share_of_the_episodes_is_played_under_the_skill(maze: Path, share: fl
     main(["demonstrate", "maze", "--episodes", "12", "--skilled_share", str(share)])
     opened = [row for row in rows_of(maze / "demonstrations.jsonl") if row["turn"] == 0]
     assert [row["skilled"] for row in opened] == skilled
-
-
-@pytest.mark.parametrize("source", ["next_observation", "sibling_action"])
-def test_demonstrations_show_what_to_do_beside_a_text_that_is_known_after_play(maze: Path, source: str) -> None:
-    said = {
-        "next_observation": r"After the action (go \w+) you will see: Doors: ",
-        "sibling_action": r"In this situation a better attempt did: (go \w+)\n",
-    }[source]
-    main(["demonstrate", "maze", "--episodes", "16", "--privileged", source, "--won_only", "--output", "some.jsonl"])
-    rows = rows_of(maze / "some.jsonl")
-    told, plain = ([row for row in rows if row["skilled"] is kind] for kind in (True, False))
-    assert told and plain and all(row["won"] for row in plain)
-    assert len({row["task_id"] for row in rows}) <= 2, "eight siblings a task"
-    assert not [row for row in plain if re.search(said, row["prompt"][-1]["content"])]
-    shown = [re.search(said, row["prompt"][-1]["content"])[1] for row in told]
-    done = [re.search("<action>(.*)</action>", row["completion"][0]["content"])[1] for row in told]
-    if source == "sibling_action":
-        assert shown == done and not all(row["won"] for row in told)
-    else:
-        assert len({one == two for one, two in zip(shown, done, strict=True)}) == 2, "kept where it led on, else not"
-
-
-def test_without_a_better_sibling_nothing_is_told(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--privileged", "sibling_action", "--skilled_share", "1"]
-    fails(["demonstrate", "maze", "--episodes", "1", *flags], "text", "raise --episodes", capsys=capsys)
 
 
 ANSWERS = {
@@ -124,10 +98,3 @@ def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
         assert whole.startswith(tokenizer.decode(parts[0]["input_ids"]))
     main(["warm_start", "maze", "--max_steps", "2", "--tasks", "2"])
     assert "2 updates: held-out loss" in capsys.readouterr().out
-
-
-def test_dialogues_that_cannot_be_demonstrated_are_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = (maze / "train.py").read_text()
-    (maze / "train.py").write_text(recipe.replace("**LAPTOP,", '**LAPTOP, "history": "conversation",'))
-    flags = ["--privileged", "next_observation"]
-    fails(["demonstrate", "maze", *flags], "'conversation'", "leave history out", capsys=capsys)

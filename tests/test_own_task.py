@@ -175,7 +175,6 @@ def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path) -> None
         (["demonstrate", "maze:Nothing"], ["Nothing"]),
         (["demonstrate", "maze", "--episodes", "0"], ["--episodes 0"]),
         (["demonstrate", "maze", "--skilled_share", "1.5"], ["skilled_share=1.5", "from 0 to 1"]),
-        (["demonstrate", "maze", "--privileged", "nothing"], ["privileged='nothing'", "sibling_action"]),
         (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length=20"]),
         (
             ["demonstrate", "maze", "--endpoint", "http://127.0.0.1:9/v1"],

@@ -64,9 +64,8 @@ def test_a_wrong_command_line_is_refused_before_anything_is_played(
     assert "demonstrates" not in capsys.readouterr().out and not (maze / "made").exists()
 
 
-@pytest.mark.parametrize("argv", [[], ["--privileged", "sibling_action"]])
 def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.first_policy import first_policy
@@ -80,28 +79,11 @@ def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
     monkeypatch.setattr(supervised, "train", seen)
     config, preset, player = replace(recipe["START"], model="tiny"), recipe["PRESET"], recipe["READER"]
     with pytest.raises(KeyboardInterrupt):
-        first_policy("searchqa_hops", tmp_path / "p", argv, config=config, episodes=4, player=player, preset=preset)
+        first_policy("searchqa_hops", tmp_path / "p", [], config=config, episodes=4, player=player, preset=preset)
     assert len(learnt) == 4 and all(sum(row["completion_mask"]) > 50 for row in learnt)
     shown = [row["prompt"][0]["content"] for row in learnt]
     assert all(text.startswith("Guidance") == row["skilled"] for text, row in zip(shown, learnt, strict=True))
     assert "" in shown and any(shown)
-
-
-def test_a_first_policy_learns_to_read_the_texts_of_its_teacher(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.own_task import supervised
-    from alignopsd_trl.own_task.first_policy import first_policy
-
-    learnt = []
-
-    def seen(model: Any, tokenizer: Any, rows: Any, *more: Any) -> None:
-        learnt.extend(rows)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(supervised, "train", seen)
-    with pytest.raises(KeyboardInterrupt):
-        first_policy("maze", "made", ["--privileged", "sibling_action"], episodes=64)
-    told = [row for row in learnt if "a better attempt did: go" in row["prompt"][-1]["content"]]
-    assert 0 < len(told) < len(learnt) and all(row["skilled"] for row in told)
 
 
 def test_held_out_turns_are_of_other_tasks() -> None:

@@ -29,9 +29,6 @@ AS_ONE = {
         "max_steps": 4,
     },
     "continuous": {"method": "rlsd", "script": "seeded", "beta": 0.0, "scale_steps": True},
-    "hindsight": {"privileged": "sibling_action", "auxiliary_loss": "distribution", "similarity_threshold": 0.1},
-    "self_diagnosed": {"privileged": "diagnosis"},
-    "diagnosed": {"privileged": f"diagnosis@{os.environ.get('WRITER', 'http://127.0.0.1:9')}"},
     "privileged": {"privileged_siblings": 2, "teacher_model_kind": "ema", "num_iterations": 2, "max_steps": 4},
 }
 """Runs that one process must equal."""

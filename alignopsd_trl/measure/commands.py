@@ -124,7 +124,6 @@ def _parser() -> CommandParser:
     add("--slots", type=int, default=256, help="episodes side by side")
     add("--seed", type=int, default=0, help="of the tasks that are drawn and of all sampling")
     add("--skill_bank", help="shipped name, path, column of the rows or module:function; by default the environment's")
-    add("--privileged", nargs="+", default=[], metavar="NAME", help="texts per turn to compare, bank among them")
     add("--encoder", help="'lexical', an id or a path; the preset's by default")
     add("--batch_size", type=int, default=256, help="responses generated side by side")
     dtypes = ("auto", "float32", "bfloat16", "float16")

@@ -22,7 +22,6 @@ from alignopsd_trl.measure.measurement import Cache, Measurement, cpu_seconds, m
 from alignopsd_trl.measure.metrics import agreement
 from alignopsd_trl.measure.report import page
 from alignopsd_trl.measure.setup import environment_preset, prepare
-from alignopsd_trl.measure.sources import figures_of, measure_sources, source_lines
 from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import path_as_given
@@ -49,20 +48,18 @@ def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
             cache = Cache(arguments.output / "parts", identity)
             rows = session.draw_tasks(arguments.tasks)
         one = measured(session, rows, cache)
-        sources = measure_sources(session, one, cache)
     known = measured_rows([one.table])
     turns, credit = turns_of(known), credit_of(known)
     facts = {"command": shown, **_facts(one, known), **turns.quality, "cpu_seconds": cpu_seconds() - began}
     reference = "align_opsd" if "align_opsd" in credit else next(iter(credit))
     figures = agreement(turns, credit, reference, arguments.seed) if len(known) else {}
-    texts = {name: figures_of([table], arguments.seed) for name, table in sources.items()}
     result = plain(
         facts
-        | {"figures": figures, "privileged": texts, "identity": identity}
+        | {"figures": figures, "identity": identity}
         | {"encoder": arguments.encoder, "step": arguments.step, "environment": dict(session.suite.description)}
         | {"settings": {label: _settings(method) for label, method in session.variants.items()}}
     )
-    folder, text = arguments.output, "\n".join([page(facts, figures), *source_lines(texts)])
+    folder, text = arguments.output, page(facts, figures)
     write_json(folder / "fidelity.json", result)
     write_records(folder / "turns.parquet", one.table.to_dict("records"))
     write_text(folder / "report.md", text)

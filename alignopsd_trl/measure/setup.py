@@ -32,7 +32,6 @@ from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
 from alignopsd_trl.models import end_ids
 from alignopsd_trl.options import as_type
-from alignopsd_trl.privileged import PrivilegedSource, load_source, reserved_tokens
 from alignopsd_trl.rollout import Player, SortedByLength, make_player, no_skills
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
@@ -43,14 +42,6 @@ from alignopsd_trl.training.compatibility import adapted
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import TurnBatch
-
-BANK = "bank"
-"""The name of the skill bank among privileged sources: the text of the task at each of its turns."""
-
-
-def source_of(name: str) -> PrivilegedSource:
-    """Loads a privileged source by its name, `BANK` among them."""
-    return PrivilegedSource(lambda trajectory: trajectory.skill_text, BANK) if name == BANK else load_source(name)
 
 
 def own_bank(suite: Suite) -> str | None:
@@ -158,7 +149,6 @@ class Session:
             **{name: getattr(self.arguments, name) for name in _ASKED},
             **{name: getattr(self.config, name) for name in _PLAYED},
             "skills_in_rollout": self.player.skills_in_rollout,
-            **({"reserved": self.player.renderer.reserved} if self.arguments.privileged else {}),
             "weights": _digest([float(one.detach().double().sum()) for one in self.model.parameters()]),
             "chat_template": _digest(self.tokenizer.chat_template),
         }
@@ -193,14 +183,13 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
     methods = list(variants.values())
     config = methods[0].config
     _check(config, arguments.slots)
-    sources = [source_of(name).name for name in arguments.privileged]
     suite = load(arguments.environment, **arguments.environment_options)
     model, tokenizer = load_policy(arguments.model, arguments.dtype, arguments.device)
     factory, tasks, _ = adapted(suite.factory, None, suite.tasks(arguments.split), None, config)
     if "task_id" not in tasks.column_names:
         names = f"have no column 'task_id' (one row per task), only {tasks.column_names}"
         raise ValueError(f"the rows of environment {suite.name!r} {names}")
-    skilled = skilled or BANK in sources or any(one.needs_teacher or one.skills_in_rollout for one in methods)
+    skilled = skilled or any(one.needs_teacher or one.skills_in_rollout for one in methods)
     _complete(arguments, suite, skilled)
     encoder = load_encoder(arguments.encoder, device=model.device) if skilled else None
     skills = no_skills
@@ -213,7 +202,6 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
         _sampler(model, tokenizer, config, config.max_completion_length, arguments.batch_size),
         end_ids(model, tokenizer.eos_token_id),
         PlayOptions.of(config),
-        reserved_tokens(config.skill_budget) if arguments.privileged else 0,
         skills=skills,
         skills_in_rollout=any(one.skills_in_rollout for one in methods),
     )

@@ -28,7 +28,6 @@ from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.ranking import EVERYTHING, REFERENCE, Advice, Standing, Success, advise, rank, successes
 from alignopsd_trl.measure.report import markdown
 from alignopsd_trl.measure.setup import Session, own_bank, prepare
-from alignopsd_trl.measure.sources import figures_of, measure_sources, source_lines
 from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
 from alignopsd_trl.measure.tree import outcome
 from alignopsd_trl.methods import Method
@@ -45,8 +44,8 @@ VARIED = ("rectify=false", "credit_spread=0.4", "rectify=false+credit_spread=0.4
 
 YAML = "tuned.yaml"
 
-Batch = tuple[Measurement, Sequence[Trajectory], Mapping[str, pd.DataFrame]]
-"""A few tasks' measurement, the policy's episodes with the skill in the prompt, and the tables of `measure_sources`."""
+Batch = tuple[Measurement, Sequence[Trajectory]]
+"""A few tasks' measurement, and the policy's episodes with the skill in the prompt."""
 
 
 def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
@@ -77,7 +76,6 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
         "figures": figures,
         "ranking": rank(figures, turns.tasks),
         "teacher_agreement": _teacher(table, turns),
-        "privileged": {name: figures_of([one[2][name] for one in batches]) for name in given.privileged},
         "settings": _settings(session.variants),
     }
     lift = success[EVERYTHING].lift if success else None
@@ -90,7 +88,7 @@ def _leave(given: argparse.Namespace, found: dict[str, Any], advice: Advice) -> 
     folder, result = given.output, plain(found | {"advice": advice})
     lines = [f"# Before training: {given.recipe}", "", f"    {found['command']}", "", _summary(found), ""]
     lines += _success_lines(found["success"], given.value) + _credit_lines(found["figures"], found["ranking"])
-    lines += _teacher_lines(found["teacher_agreement"]) + source_lines(found["privileged"])
+    lines += _teacher_lines(found["teacher_agreement"])
     text = "\n".join([*lines, *advice.reasons, ""])
     settings = {name: value for name, value in given.set.items() if "." not in name}
     if given.model != given.settings["model_name_or_path"]:
@@ -144,7 +142,7 @@ def _batch(session: Session, rows: Sequence[dict[str, Any]], name: str) -> Batch
         return play_groups(replace(replays, player=player), rows, siblings, session.arguments.quiet)
 
     skilled = cache.take("skilled", play) if session.arguments.skill_bank else []
-    return measurement, skilled, measure_sources(session, measurement, cache)
+    return measurement, skilled
 
 
 def _facts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
@@ -152,7 +150,7 @@ def _facts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
     return {
         "tasks": len({one.task for one in played}),
         "episodes": len(played),
-        "skilled_episodes": sum(len(skilled) for _, skilled, _ in batches),
+        "skilled_episodes": sum(len(skilled) for _, skilled in batches),
         "monte_carlo_rollouts": sum(one.tree.taken for one, *_ in batches),
         "measured_tasks": turns.tasks,
         "measured_turns": len(turns.task),
@@ -163,7 +161,7 @@ def _facts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
 def _success(batches: Sequence[Batch], value: str) -> dict[str, Success]:
     """Returns success with and without the skill, by category; empty without skills."""
     played = [episode for one, *_ in batches for episode in one.played]
-    others = [episode for _, skilled, _ in batches for episode in skilled if not episode.failed and episode.turns]
+    others = [episode for _, skilled in batches for episode in skilled if not episode.failed and episode.turns]
     if not others:
         return {}
     category = {one.task: one.category or str(one.row.get("category", "")) for one in played}

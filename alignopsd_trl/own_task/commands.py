@@ -89,7 +89,6 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--temperature", type=float, default=1.0, help="of the endpoint")
     parser.add_argument("--episodes", type=int, help=f"{SCRIPTED} of a scripted player, {ASKED} of an endpoint")
     parser.add_argument("--won_only", action="store_true", help="leave out episodes that were not won")
-    parser.add_argument("--privileged", metavar="SOURCE", help="of texts per turn, shown in place of the bank's skills")
     parser.add_argument("--skilled_share", type=float, default=SKILLED_SHARE, help=SKILLED)
     parser.add_argument("--model", help="the policy to be, whose tokenizer counts; as in check")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
@@ -112,7 +111,6 @@ def demonstrate(argv: Sequence[str]) -> None:
             skill_bank=given.skill_bank,
             encoder=given.encoder,
             won_only=given.won_only,
-            privileged=given.privileged,
             skilled_share=given.skilled_share,
         )
         write_demonstrations(given.output, found.rows)

@@ -22,13 +22,11 @@ from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.dialogues import converses, dialogue, play_options
-from alignopsd_trl.own_task.hindsight import SIBLINGS, retold
 from alignopsd_trl.own_task.options import SKILLED_SHARE
 from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, PlayedTurn, check_room, native_message, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
-from alignopsd_trl.privileged import Bounds, SourceSpec, load_source
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import write_text
 from alignopsd_trl.runs.owned import owned
@@ -46,11 +44,10 @@ class Demonstrations:
     rows: list[dict[str, Any]]
     episodes: list[PlayedEpisode]
     too_long: int
-    hindsight: bool = False  # skilled episodes were played without a skill, and show the texts of a source
 
     def told(self) -> str:
         """Returns a summary in one line."""
-        named = {"without the skill": False, "whose turns show a text" if self.hindsight else "with it": True}
+        named = {"without the skill": False, "with it": True}
         parts = {name: [one for one in self.episodes if one.skilled is kind] for name, kind in named.items()}
         won = ", ".join(f"{_won(part)} {name}" for name, part in parts.items() if part)
         ends = ", ".join(f"{count} {stop}" for stop, count in Counter(one.stop for one in self.episodes).most_common())
@@ -77,7 +74,6 @@ def demonstrate(
     encoder: str = "lexical",
     won_only: bool = False,
     skilled_share: float = SKILLED_SHARE,
-    privileged: SourceSpec | None = None,
     time_limit: float = 60.0,
 ) -> Demonstrations:
     """Lets a player play training tasks, and returns its turns as rows.
@@ -92,26 +88,23 @@ def demonstrate(
         skill_bank, encoder: as in a recipe; by default the suite's bank.
         won_only: leaves out episodes that were not won.
         skilled_share: share of the episodes in which the player and the prompts have the skill.
-        privileged: gives texts for the skill's place; the player has none, and plays each task `SIBLINGS` times.
 
     Raises:
         NoDemonstrations: if no turn is left.
     """
     prompt = task.suite.factory().prompt
-    if converses(task.preset) and (getattr(prompt, "native", False) or hasattr(prompt, "wishes") or privileged):
+    if converses(task.preset) and (getattr(prompt, "native", False) or hasattr(prompt, "wishes")):
         raise NoDemonstrations(
-            f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for agents, calls "
-            "in the template's format and privileged texts; leave history out"
+            f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for agents and "
+            "calls in the template's format; leave history out"
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
-    source = load_source(privileged) if privileged else None
-    rows = _drawn(task.rows("train"), episodes, seed, SIBLINGS if source else 1)
+    rows = _drawn(task.rows("train"), episodes, seed)
     check_room(task.suite.factory, rows, time_limit)
-    skills = _no_texts if source else skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
+    skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
     played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share, time_limit=time_limit)
     kept = [one for one in played if one.stop != FAILED]
-    kept = [*retold(source, kept)] if source else kept
-    kept = [one for one in kept if one.won or not won_only or any(turn.told for turn in one.turns)]
+    kept = [one for one in kept if one.won or not won_only]
     if not any(turn.valid for one in kept for turn in one.turns):
         raise NoDemonstrations(
             f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}"
@@ -121,12 +114,7 @@ def demonstrate(
         raise NoDemonstrations(
             f"task {task.name}: no prompt fits max_prompt_length={limit}; raise it, or show less in a prompt"
         )
-    return Demonstrations(shown, played, too_long, source is not None)
-
-
-def _no_texts(*given: Any) -> tuple[str, tuple[str, ...]]:
-    """Is a source of skills for episodes whose texts are known after play."""
-    return "", ()
+    return Demonstrations(shown, played, too_long)
 
 
 def skills_of(
@@ -153,11 +141,11 @@ def _budget(task: Task, max_prompt_length: int) -> int:
     return task.limit("skill_tokens") or skill_budget(max_prompt_length)
 
 
-def _drawn(rows: Sequence[Any], episodes: int, seed: int, copies: int = 1) -> list[Any]:
-    """Draws rows in passes over all rows, each pass in a new order; copies of a row follow each other."""
+def _drawn(rows: Sequence[Any], episodes: int, seed: int) -> list[Any]:
+    """Draws rows in passes over all rows, each pass in a new order."""
     draw, chosen = random.Random(seed), []
     while len(chosen) < episodes:
-        chosen += [row for row in draw.sample(rows, len(rows)) for _ in range(copies)]
+        chosen += draw.sample(rows, len(rows))
     return chosen[:episodes]
 
 
@@ -168,8 +156,6 @@ def _why(played: Sequence[PlayedEpisode], won_only: bool) -> str:
     said = [turn.response for one in played for turn in one.turns]
     if said and not any(turn.valid for one in played for turn in one.turns):
         return f"none of {len(said)} responses is a valid action, such as {said[0]!r:.80}; let a better player play"
-    if said and not won_only:
-        return "none has both a text and an answer that won; raise --episodes, or lower --skilled_share"
     return "none was won; leave --won_only out, or let a better player play" if won_only else "all ended at once"
 
 
@@ -181,7 +167,7 @@ def _rows(
     if tokenizer is None:
         tokenizer = tiny_tokenizer(texts_of(task, episodes))
     options = PlayOptions(**play_options({**task.preset, "max_prompt_length": limit}))
-    renderer, bounded = Renderer(tokenizer, prompt, options), Bounds(tokenizer, _budget(task, limit))
+    renderer = Renderer(tokenizer, prompt, options)
     rows, too_long = [], 0
     for episode in episodes:
         if renderer.converses:
@@ -190,7 +176,7 @@ def _rows(
             too_long += left
             continue
         views = [turn.view for turn in episode.turns]
-        fitted = renderer.fit(views, [bounded(turn.told) or episode.skill for turn in episode.turns])
+        fitted = renderer.fit(views, [episode.skill] * len(views))
         too_long += sum(one is None for one in fitted)
         for turn, one in zip(episode.turns, fitted, strict=True):
             if one is not None and renderer.wishes(one.view).trained:
@@ -203,11 +189,7 @@ def texts_of(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
     """Returns all prompts and responses of the episodes."""
     prompt = task.suite.factory().prompt
     turns = [(episode, turn) for episode in episodes for turn in episode.turns]
-    return [
-        text
-        for one, turn in turns
-        for text in (text_of(prompt.render(turn.view, turn.told or one.skill)), turn.response)
-    ]
+    return [text for one, turn in turns for text in (text_of(prompt.render(turn.view, one.skill)), turn.response)]
 
 
 def _row(episode: PlayedEpisode, turn: PlayedTurn, shown: Any, native: bool) -> dict[str, Any]:

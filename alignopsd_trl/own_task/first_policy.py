@@ -39,9 +39,7 @@ def first_policy(
         config: settings of the warm start; `tiny` by default.
         episodes: number of episodes that the scripted player demonstrates.
         player, won_only, skilled_share: as in `alignopsd demonstrate`.
-        preset: the recipe's settings, by default those of the task's ``train.py``. Lengths and encoder count, and
-            ``privileged``, also of the command line: the policy learns to read its teacher's texts. Conversations are
-            demonstrated under the skill, since these texts can't be.
+        preset: the recipe's settings, by default those of the task's ``train.py``. Lengths and encoder count.
     """
     words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
     given = [word.partition("=")[0] for word in words]
@@ -55,7 +53,6 @@ def first_policy(
             )
         from alignopsd_trl.launch.arguments import parse
         from alignopsd_trl.own_task.demonstrations import demonstrate
-        from alignopsd_trl.own_task.dialogues import converses
         from alignopsd_trl.own_task.players import Scripted, scripted
         from alignopsd_trl.own_task.task import find_task
         from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, sample, told, warm_start, what_it_can
@@ -63,7 +60,7 @@ def first_policy(
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))
         known = replace(known, preset=preset or known.preset)
-        _, asked, _ = parse(task, words, known.preset)  # a mistake in the command line shows before minutes of work
+        parse(task, words, known.preset)  # a mistake in the command line shows before minutes of work
         encoder = known.preset.get("encoder", "lexical")
         print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
         found = demonstrate(
@@ -74,7 +71,6 @@ def first_policy(
             encoder=encoder,
             won_only=won_only,
             skilled_share=skilled_share,
-            privileged=None if converses(known.preset) else asked.privileged,
         )
         print(found.told(), flush=True)
         made = warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))

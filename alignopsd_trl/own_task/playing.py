@@ -48,7 +48,7 @@ Actor = Callable[[Sequence[Situation]], Sequence[Answer]]
 @dataclass(frozen=True)
 class PlayedTurn:
     """One turn: the view, the response, the executed action and its step. ``seconds`` is the time that the steps of all
-    parallel episodes took; ``told`` is a text of the turn's own that its prompt shows as the skill."""
+    parallel episodes took."""
 
     view: View
     response: str
@@ -56,7 +56,6 @@ class PlayedTurn:
     valid: bool
     step: Step
     seconds: float
-    told: str = ""
 
 
 @dataclass

@@ -10,14 +10,11 @@ from typing import Any
 from alignopsd_trl.skills.loading import function_named
 from alignopsd_trl.turns import Trajectory, Turn
 
-SHIPPED = ("next_observation", "sibling_action", "feedback")
-"""Names of the shipped functions, each in a module of its name in this package; `diagnosis.Diagnosis` is a source."""
+SHIPPED = ("next_observation", "feedback")
+"""Names of the shipped functions, each in a module of its name in this package."""
 
 NAMES = ("task_text", "row", "turn", "trajectory", "siblings")
 """What a source may ask for, in the order of its positional arguments."""
-
-Answers = Callable[[Sequence[str]], Sequence[str]]
-"""Lets the policy answer questions; a collective."""
 
 
 class PrivilegedError(ValueError):
@@ -40,11 +37,6 @@ class PrivilegedSource:
         own = getattr(function, "__qualname__", type(function).__name__)
         self.name = name or f"{getattr(function, '__module__', '')}:{own}"
         self._function, self._by_name = function, _by_name(function, self.name)
-        self.counts: dict[str, float] = {}  # of the last round, for the log
-
-    def begin(self, trajectories: Sequence[Trajectory], answers: Answers | None = None) -> None:
-        """Is told of all episodes of a round before their texts are asked for. Every process calls it, and ``answers``
-        if it needs that."""
 
     def __call__(self, turn: Turn, trajectory: Trajectory, siblings: Sequence[Trajectory]) -> str:
         """Returns the text of a turn, empty for none.
@@ -65,8 +57,7 @@ class PrivilegedSource:
 
 
 SourceSpec = str | PrivilegedSource | Callable[..., str | None]
-"""A name of `SHIPPED`, ``"diagnosis"``, ``"diagnosis@URL#MODEL"``, ``"module:function"`` (the current folder counts), a
-function, or a source."""
+"""A name of `SHIPPED`, ``"module:function"`` (the current folder counts), a function, or a source."""
 
 
 def load_source(spec: SourceSpec) -> PrivilegedSource:
@@ -75,14 +66,9 @@ def load_source(spec: SourceSpec) -> PrivilegedSource:
         return spec if isinstance(spec, PrivilegedSource) else PrivilegedSource(spec)
     if spec in SHIPPED:
         return PrivilegedSource(getattr(import_module(f"alignopsd_trl.privileged.{spec}"), spec), spec)
-    kind, _, place = spec.partition("@")
-    if kind == "diagnosis":
-        url, _, model = place.partition("#")
-        return import_module("alignopsd_trl.privileged.diagnosis").Diagnosis(url, model or "default")
     module, colon, name = spec.rpartition(":")
     if not colon:
-        known = ", ".join((*SHIPPED, "diagnosis"))
-        raise PrivilegedError(f"privileged={spec!r} is unknown; use one of {known}, or module:function")
+        raise PrivilegedError(f"privileged={spec!r} is unknown; use one of {', '.join(SHIPPED)}, or module:function")
     return PrivilegedSource(function_named(f"privileged={spec!r}", module, name), spec)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 
 from transformers import PreTrainedTokenizerBase
@@ -13,9 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.privileged.source import PrivilegedSource
 from alignopsd_trl.turns import Trajectory, Turn
-
-Respond = Callable[[Sequence[list[int]]], Sequence[Sequence[int]]]
-"""Samples a response for each prompt of token ids."""
 
 _SLOT = 16  # tokens that a prompt may write around its skill
 
@@ -42,17 +38,15 @@ class TurnTexts:
     def __post_init__(self) -> None:
         self._bounded = Bounds(self.tokenizer, self.budget)
 
-    def give(self, trajectories: Sequence[Trajectory], renderer: Renderer, respond: Respond | None = None) -> float:
+    def give(self, trajectories: Sequence[Trajectory], renderer: Renderer) -> float:
         """Gives each turn of whole sibling groups its text and, where there is one, its privileged prompt. Returns the
         share of turns with a text.
 
         Args:
             trajectories: those that failed get no texts.
             renderer: of the player, which kept what each prompt showed.
-            respond: samples the policy's responses to prompts, for sources that ask it; a collective.
         """
         played = sorted((one for one in trajectories if not one.failed), key=lambda one: one.task)
-        self.source.begin(played, partial(self._answers, renderer, respond) if respond else None)
         groups = [list(members) for _, members in groupby(played, key=lambda one: one.task)]
         every = [(turn, one, group) for group in groups for one in group for turn in one.turns]
         for turn, one, group in every:
@@ -60,13 +54,6 @@ class TurnTexts:
             turn.privileged_text, turn.privileged_ids = self._bounded(text), turn.prompt_ids
         self._render([turn for turn, _, _ in every if turn.privileged_text], renderer)
         return sum(bool(turn.privileged_text) for turn, _, _ in every) / max(len(every), 1)
-
-    def _answers(self, renderer: Renderer, respond: Respond, questions: Sequence[str]) -> list[str]:
-        """Lets the policy answer; a question that is too long for a prompt loses its middle."""
-        marks, most = marks_of(self.tokenizer), renderer.options.max_prompt_length
-        prompts = renderer.encode([as_text(one, marks) for one in questions])
-        fitting = [ids if len(ids) <= most else ids[: most // 2] + ids[most // 2 - most :] for ids in prompts]
-        return [renderer.decode(ids) for ids in respond(fitting)]
 
     def _render(self, turns: Sequence[Turn], renderer: Renderer) -> None:
         shown = [turn.shown.beside(renderer, turn.privileged_text) for turn in turns]

@@ -56,7 +56,6 @@ def check(given: argparse.Namespace, shown: str) -> None:
 def open_session(given: argparse.Namespace) -> Session:
     """Loads the policy and the environment. The caller closes ``player.environments``."""
     own = {"methods": ["grpo"], "vary": [], "set": {}, "rollouts": 1, "tasks_per_batch": 1, "skill_bank": None}
-    own |= {"privileged": []}
     folder = {"output": given.output.parent, "dtype": "auto", "batch_size": given.slots}
     return prepare(argparse.Namespace(**vars(given) | own | folder))
 
