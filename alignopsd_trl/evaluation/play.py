@@ -48,7 +48,6 @@ def play_panel(
     player: Player,
     model: torch.nn.Module,
     rows: Sequence[Mapping[str, Any]],
-    *,
     slots: int,
     seed: int = 0,
     process: int = 0,
