@@ -34,7 +34,7 @@ def evaluating(model: torch.nn.Module, seed: int) -> Generator[None]:
     the model's mode and the random states afterwards."""
     training, drawn, drawn_by_numpy = model.training, random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
-        set_seed(seed)
+        set_seed(seed % 2**32)  # NumPy takes no larger one
         model.eval()
         try:
             yield
@@ -48,7 +48,6 @@ def play_panel(
     player: Player,
     model: torch.nn.Module,
     rows: Sequence[Mapping[str, Any]],
-    *,
     slots: int,
     seed: int = 0,
     process: int = 0,

@@ -14,7 +14,8 @@ SQUARES = "tasks/squared_success"
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns the metrics of a round: outcome, length, validity, repetition, why episodes ended (one-hot shares), and
     the environment's `metrics` of last steps."""
-    return means([rollout_sums(trajectories)])
+    found = means([rollout_sums(trajectories)])
+    return found | ({SQUARES: _squares(trajectories)} if "episodes/success" in found else {})
 
 
 def means(parts: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:
@@ -27,7 +28,8 @@ def means(parts: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:
 
 
 def rollout_sums(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, int]]:
-    """Returns the sums of `rollout_metrics` and the numbers of their terms; NaN is not known for all episodes."""
+    """Returns the sums behind `rollout_metrics` and the numbers of their terms, without the squares over whole tasks; a
+    success that is not known for all episodes is NaN."""
     count = len(trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     counted = len(turns)
@@ -42,7 +44,6 @@ def rollout_sums(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, i
         "turns/repeated": (sum(map(_repeated, trajectories)), counted),
         "turns/shortened_history": (sum(turn.history_shortened for turn in turns), counted),
         "episodes/success": (sum(bool(t.won) for t in trajectories) if known else math.nan, count),
-        SQUARES: _squares(trajectories) if known else (math.nan, count),
     }
     if any(trajectory.skill_text for trajectory in trajectories):
         sums["episodes/skill_items"] = sum(len(t.skill_ids) for t in trajectories), count
@@ -51,11 +52,11 @@ def rollout_sums(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, i
     return sums | _last_numbers(trajectories)
 
 
-def _squares(trajectories: Sequence[Trajectory]) -> tuple[float, int]:
+def _squares(trajectories: Sequence[Trajectory]) -> float:
     won: dict[str, list[bool]] = {}
     for trajectory in trajectories:
         won.setdefault(str(trajectory.row.get("task_id")), []).append(bool(trajectory.won))
-    return sum((sum(one) / len(one)) ** 2 for one in won.values()), len(won)
+    return sum((sum(one) / len(one)) ** 2 for one in won.values()) / max(len(won), 1)
 
 
 def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -44,12 +44,8 @@ def adapted(
     if not is_adapted(made):
         return made, train, evaluation
     train = _placeholder(args) if train is None else train
-    return made, _with_task_ids(train, "train_dataset"), evaluation
-
-
-def _with_task_ids(dataset: Any, name: str) -> Any:
-    check_rows(dataset, name)
-    return with_task_ids(dataset)
+    check_rows(train, "train_dataset")
+    return made, with_task_ids(train), evaluation
 
 
 def to_evaluate(dataset: Any, factory: Any, name: str = "eval_dataset") -> Any:
@@ -60,7 +56,9 @@ def to_evaluate(dataset: Any, factory: Any, name: str = "eval_dataset") -> Any:
     if not isinstance(dataset, Dataset | list):
         raise ValueError(f"{name} is of type {type(dataset).__name__}; pass a datasets.Dataset, or a list of rows")
     table = Dataset.from_list(dataset) if isinstance(dataset, list) else dataset
-    table = _with_task_ids(table, name) if is_adapted(factory) else table
+    if is_adapted(factory):
+        check_rows(table, name)
+        table = with_task_ids(table)
     ids = list(table["task_id"]) if "task_id" in table.column_names else [None]
     if None in ids:
         raise ValueError(f"{name}: row {ids.index(None)} has no task_id; give each task one of its own")

@@ -58,7 +58,7 @@ class Lines(TrainerCallback):
         if not logs or "train_runtime" in logs or not state.is_world_process_zero:
             return
         clear_status()
-        if not self._headed:
+        if not self._headed and measure_of(logs) in logs:
             print(f"{header(columns(), measure_of(logs))}\n{LEGEND}", flush=True)
             self._headed = True
         self._round |= logs if measure_of(logs) in logs else {}

@@ -14,7 +14,7 @@ from alignopsd_trl.config import BEST
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, check_played, play_panel, summarise
-from alignopsd_trl.rollout.metrics import SQUARES, means, rollout_sums
+from alignopsd_trl.rollout.metrics import means, rollout_sums
 from alignopsd_trl.runs.health import Tally
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.phases import Seconds
@@ -67,7 +67,6 @@ class Panels:
         """Plays rows as `evaluate` does and returns the metrics of their episodes, equal on each process. `BEST` is the
         one to choose by; it is absent with the score, which reward models do not give here."""
         found = means(gather_object([rollout_sums(self._play(rows, name, skills, temperature, seed=0))]))
-        found.pop(SQUARES, None)  # tasks are not whole on a process
         known = [one for one in ("episodes/success", "episodes/score") if one in found]
         return {BEST: found[known[0]], **found} if known else found
 
@@ -84,20 +83,12 @@ class Panels:
         """Plays this process's share of the rows. A collective."""
         self.warn_of_trained(name, rows)
         started, process, processes = time.perf_counter(), self.processes.process, self.processes.processes
-        own = len(rows[process::processes])
+        own, share = len(rows[process::processes]), (seed, process, processes)
         self.rollouts.settle()
         try:
             with self.samplers.evaluation(temperature) as sampler, self.rollouts.bar(own, name, sampler) as progress:
-                played = play_panel(
-                    self.rollouts.player(sampler, skills, skills, progress),
-                    self.policy.model,
-                    rows,
-                    slots=self.rollouts.slots,
-                    seed=seed,
-                    process=process,
-                    processes=processes,
-                    finished=self.rewards.score,
-                )
+                player = self.rollouts.player(sampler, skills, skills, progress)
+                played = play_panel(player, self.policy.model, rows, self.rollouts.slots, *share, self.rewards.score)
         finally:
             taken = self.rewards.check.take()  # none of it is training's
         found = self.processes.each((Tally.of(played), *taken))
