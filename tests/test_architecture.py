@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "methods": ("turns", "options", "methods"),
     "distributed": ("patched", "distributed"),
     "scoring": ("turns", "chat", "rollout", "patched", "distributed", "scoring"),
-    "sampling": ("turns", "chat", "rollout", "scoring", "sampling"),
+    "sampling": ("turns", "chat", "patched", "rollout", "scoring", "sampling"),
     "experimental": (
         "config",
         "distributed",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import BatchSampler, Responses
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.packing import why_plain
@@ -16,6 +21,38 @@ from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
 PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
 """Values of sampling options that leave the model's distribution unchanged."""
+
+_SHAPES_NOTHING = re.compile("(_|(bos|eos|pad|decoder_start)_token|transformers|use_cache|cache|max_|do_sample|output|return)")
+_COUNTS = ("top_k", "no_repeat_ngram_size", "min_new_tokens", "min_length")  # of which 1 is not neutral
+
+
+def by_options_alone(model: Any) -> AbstractContextManager[None]:
+    """Takes a model's own ``generation_config`` away while the context is open: ``generate`` would take from it all
+    that its caller leaves open."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return patched(inner, generation_config=GenerationConfig())
+
+
+def left_out(model: Any, options: Mapping[str, Any]) -> str:
+    """Returns a note about what a model's own ``generation_config`` would change in sampling and these options don't;
+    an empty text if it is nothing."""
+    found = {
+        name: value
+        for name, value in model.generation_config.to_diff_dict().items()
+        if value and not _SHAPES_NOTHING.match(name) and (value != 1 or name in _COUNTS) and options.get(name) != value
+    }
+    if not found:
+        return ""
+    return (
+        f"the model's generation_config has {', '.join(f'{name}={value!r}' for name, value in found.items())}, which "
+        "shapes no sampling here: only the run's own options do"
+    )
+
+
+@cache
+def _tell_once(note: str) -> None:
+    if note:
+        logging.getLogger(__name__).warning(note)
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:
@@ -45,6 +82,7 @@ def plain_sampler(
         options: sampling options, ``temperature`` and those of `PLAIN`.
         batch_size: number of responses side by side; the loop takes as many as one call has.
     """
+    _tell_once(left_out(model, options))
     if any(options.get(name) not in values for name, values in PLAIN.items()) or not shares_prompts(model):
         return ModelGenerator(model, tokenizer, end_ids, max_tokens=max_tokens, batch_size=batch_size, **options)
     attention, pad_id = attention_of(model), tokenizer.pad_token_id
@@ -63,7 +101,7 @@ class ModelGenerator:
         max_tokens: tokens of a response at most.
         batch_size: prompts of one call of ``generate``.
         top_p, top_k, min_p, repetition_penalty: as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is
-            ignored for these, as in training.
+            ignored, as in training.
     """
 
     def __init__(
@@ -82,12 +120,14 @@ class ModelGenerator:
         self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
         self.end_ids = list(end_ids)
         sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        self._options = (sampled if temperature > 0 else {"do_sample": False}) | {
-            "repetition_penalty": repetition_penalty,
-            "max_new_tokens": max_tokens,
-            "eos_token_id": self.end_ids,
-            "pad_token_id": tokenizer.pad_token_id,
-        }
+        self._options = GenerationConfig(
+            **(sampled if temperature > 0 else {"do_sample": False}),
+            repetition_penalty=repetition_penalty,
+            max_new_tokens=max_tokens,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=self.end_ids,
+            pad_token_id=tokenizer.pad_token_id,
+        )
 
     @torch.no_grad()
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
@@ -99,7 +139,8 @@ class ModelGenerator:
             )
             inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
             generate: Any = self._model.generate
-            sampled = generate(**inputs, **self._options)[:, inputs["input_ids"].size(1) :]
+            with by_options_alone(self._model):
+                sampled = generate(**inputs, generation_config=self._options)[:, inputs["input_ids"].size(1) :]
             responses += [self._cut(row) for row in sampled.tolist()]
         return Responses(responses, None)
 

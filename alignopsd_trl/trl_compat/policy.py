@@ -135,7 +135,7 @@ class TrainedPolicy:
         ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
         mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
         read = (rows["completion_mask"] * rows["tool_mask"]).any(dim=0).nonzero().squeeze(1)
-        places = (rows["prompt_ids"].size(1) - 1 + read - moved_by(trainer, mask)) % ids.size(1)
+        places = (rows["prompt_ids"].size(1) - 1 + read - moved_by(mask)) % ids.size(1)
         tiled = logits_at(trainer.accelerator.unwrap_model(model), tokens[:, read].flatten(0, 1))
         states = body.states.gather(1, places.unsqueeze(-1).expand(-1, -1, body.states.size(-1)))
         with trainer.accelerator.autocast(), tiled, body.replayed(states):

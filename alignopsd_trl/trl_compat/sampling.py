@@ -18,6 +18,7 @@ from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Response, Responses, SamplerDown
 from alignopsd_trl.sampling.backend import Backend, SilentTeacher
+from alignopsd_trl.sampling.plain import by_options_alone
 from alignopsd_trl.sampling.vllm import SteppingSampler, TogetherSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
@@ -48,13 +49,18 @@ class EngineSampler:
         with self._settings(), _without_ended_trackers(trainer):
             return Responses(*trainer._generate_single_turn(prompts, None, {}, num_generations=1))
 
-    def _settings(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _settings(self) -> Generator[None]:
         trainer, temperature = self._trainer, self._temperature
         if trainer.use_vllm:
             own = {"temperature": temperature, "max_completion_length": self._max_tokens}
-            return patched(trainer.vllm_generation, **own)
+            with patched(trainer.vllm_generation, **own):
+                yield
+            return
         greedy: dict[str, Any] = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
-        return patched(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
+        chosen = patched(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
+        with chosen, by_options_alone(policy_of(trainer)):
+            yield
 
 
 class EngineBackend(Backend):
