@@ -57,8 +57,8 @@ MAY_IMPORT = {
     "analysis": ("records", "runs.command", "runs.files", "encoder", "methods.align_opsd", "analysis", "statistics"),
     "sharing": ("chat.options", "config", "evaluation", "records", "runs", "sharing", "skills"),
     "checks": (
-        *("chat", "checks", "config", "encoder", "methods", "models", "options", "privileged", "rollout", "runs"),
-        "skills",
+        *("chat", "checks", "config", "encoder", "methods", "models", "options", "patched", "privileged", "rollout"),
+        *("runs", "scoring", "skills"),
     ),
     "trl_compat": (
         *("chat", "config", "distributed", "options", "patched", "rollout", "sampling", "scoring", "trl_compat"),

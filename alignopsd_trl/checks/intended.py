@@ -10,13 +10,14 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
 from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.checks.architecture import check_architecture
 from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.tasks import refuse_given
@@ -77,7 +78,9 @@ class Intended:
         if not isinstance(self.model, str):
             return None
         options, template = as_mapping(self.args.model_init_kwargs), as_mapping(self.args.chat_template_kwargs)
-        return check_policy(self.model, template, not self.has_tokenizer, bool(options.get("trust_remote_code")))
+        trusts = bool(options.get("trust_remote_code", self.args.trust_remote_code))
+        fits = partial(check_architecture, args=self.args, method=self.method)
+        return check_policy(self.model, template, not self.has_tokenizer, trusts, fits=fits)
 
 
 def check(intended: Intended) -> None:

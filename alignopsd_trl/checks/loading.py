@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_shapes
+from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_types
 from alignopsd_trl.models import SHIPPED_MODELS, available, end_ids, load_tokenizer, resolve_model, unreadable
 from alignopsd_trl.options import Share, check_values
+from alignopsd_trl.patched import patched
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,6 +25,7 @@ def check_policy(
     own_tokenizer: bool = True,
     trust_remote_code: bool = False,
     saves: bool = True,
+    fits: Callable[[PreTrainedModel], None] = lambda model: None,
 ) -> PreTrainedTokenizerBase | None:
     """Checks the files of a policy's folder; skips policies that come with the package.
 
@@ -29,6 +34,7 @@ def check_policy(
         kwargs: options of the chat template.
         own_tokenizer: whether the folder's tokenizer will be used.
         saves: whether the model will be saved; transformers loads some models that it can't save.
+        fits: gets the model, without weights; raises `ValueError` for one that the run can't train.
 
     Returns:
         The tokenizer, if there is one to check.
@@ -46,10 +52,11 @@ def check_policy(
     if (folder / "adapter_config.json").is_file():  # the base model is elsewhere
         return None
     model = empty_model(folder, trust_remote_code)
+    fits(model)
     if saves:
         with unreadable(folder, "generation_config.json"):
             model.generation_config.validate(strict=True)
-    return load_tokenizer(str(folder), model, kwargs) if own_tokenizer else None
+    return load_tokenizer(str(folder), model, kwargs, trust_remote_code) if own_tokenizer else None
 
 
 def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
@@ -78,30 +85,54 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
         check_values({"min_p": model.generation_config.min_p}, {"min_p": Share})
         if model.generation_config.stop_strings:
             raise ValueError("it has stop_strings, which end no response here")
-    if getattr(config, "quantization_config", None) is None:  # quantized weights have other shapes
-        _compare_weights(folder, model)
+    if getattr(config, "quantization_config", None) is None:  # quantized weights have other types and shapes
+        _compare_weights(folder, model, trust_remote_code)
     return model
 
 
-def _compare_weights(folder: Path, model: PreTrainedModel) -> None:
-    """Compares names and shapes of a folder's weights with those of the model. transformers makes up weights that are
-    not in the files. It also renames some; files with names unknown to the model pass unchecked."""
-    wanted, written = dict(model.named_parameters(remove_duplicate=False)), weight_shapes(folder)
-    for file, shapes in written.items():
-        for name, shape in sorted(shapes.items()):
-            if name in wanted and shape != list(wanted[name].shape):
-                raise ValueError(
-                    f"{file}: {name} has the shape {shape}, and by config.json it has {list(wanted[name].shape)}; copy "
-                    "both from the same model"
-                )
-    names = {name for shapes in written.values() for name in shapes}
-    found = {id(wanted[name]) for name in names & wanted.keys()}  # tied weights are one parameter of several names
-    missing = sorted(name for name, weight in wanted.items() if id(weight) not in found)
-    if names and missing and names <= wanted.keys() | dict(model.named_buffers()).keys():
+def _compare_weights(folder: Path, model: PreTrainedModel, trust_remote_code: bool) -> None:
+    """Compares a folder's weights with those of its ``config.json``, by transformers' own loading onto the meta device:
+    it renames and merges as the loading of a run does, and reads headers alone."""
+    from transformers import AutoModelForCausalLM, modeling_utils
+    from transformers.integrations import accelerate
+
+    kind: Any = AutoModelForCausalLM if type(model).__module__.startswith("transformers_modules.") else type(model)
+    alone, silent = {"is_deepspeed_zero3_enabled": lambda: False}, patched(modeling_utils.logger, disabled=True)
+    whole = patched(modeling_utils, **alone, is_fsdp_enabled=lambda: False), patched(accelerate, **alone)
+    options = {"use_safetensors": True, "ignore_mismatched_sizes": True, "trust_remote_code": trust_remote_code}
+    with redirect_stderr(StringIO()), silent, whole[0], whole[1], unreadable(folder, "weights"):
+        _, found = kind.from_pretrained(folder, device_map="meta", output_loading_info=True, **options)
+    own, lists = dict(model.named_parameters()), {one: sorted(found[one]) for one in found}
+    modules, prefix = {name for name, _ in model.named_modules() if name}, model.base_model_prefix
+    names = {_NUMBER.sub("N", name) for name in own}
+    for name, shape, wanted in lists["mismatched_keys"]:
         raise ValueError(
-            f"model={str(folder)!r} lacks {len(missing)} of {len(wanted)} weights, the first {missing[0]}; "
+            f"model={str(folder)!r}: {name} has the shape {list(shape)}, and by config.json it has {list(wanted)}; "
+            "copy both from the same model"
+        )
+    if missing := lists["missing_keys"]:
+        raise ValueError(
+            f"model={str(folder)!r} lacks {len(missing)} of {len(model.state_dict())} weights, the first {missing[0]}; "
             "copy the model again"
         )
+    for name in lists["unexpected_keys"]:  # a value head or layers of another prediction change nothing
+        inside = name.rpartition(".")[0]
+        if _NUMBER.sub("N", name) in names or modules & {inside, inside.rpartition(".")[0]}:
+            raise ValueError(
+                f"model={str(folder)!r} holds {name}, and the model of its config.json has no such weight; copy both "
+                "from the same model"
+            )
+    for file, types in weight_types(folder).items():
+        for name, kind in sorted(types.items()):
+            trained = name.endswith("weight") or name in own or f"{prefix}.{name}" in own
+            if trained and kind not in ("F64", "F32", "F16", "BF16"):
+                raise ValueError(
+                    f"{file}: {name} has the type {kind}, which is quantised, and config.json has no "
+                    "quantization_config; copy both from the same model, or take one in bfloat16 or float32"
+                )
+
+
+_NUMBER = re.compile(r"\d+")
 
 
 def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -1,17 +1,12 @@
-"""Checks a model's files without loading them, and compares them with the loaded model."""
+"""Checks a model's files without loading them."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from alignopsd_trl.models import SHIPPED_MODELS, resolve_model
-from alignopsd_trl.runs.files import read_json
-
-if TYPE_CHECKING:
-    from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.models import SHIPPED_MODELS
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -27,7 +22,7 @@ def check_model_name(name: str) -> None:
         )
 
 
-WEIGHTS, ADAPTERS = ("*.safetensors", "pytorch_model*.bin"), ("adapter_model*.safetensors", "adapter_model*.bin")
+WEIGHTS, ADAPTERS = "*.safetensors", "adapter_model*.safetensors"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
 
@@ -49,9 +44,14 @@ def check_weights(folder: Path) -> None:
     if missing := sorted(name for name in named if not (folder / name).is_file()):
         raise ValueError(f"{index} names {missing[0]}, which is not there; copy the model again")
     wanted = ADAPTERS if (folder / "adapter_config.json").is_file() else WEIGHTS
-    if not any(file for pattern in wanted for file in folder.glob(pattern)):
-        raise ValueError(f"model={str(folder)!r} holds no weights ({wanted[0]}); copy the model again")
-    weight_shapes(folder)
+    if not any(folder.glob(wanted)):
+        if pickled := next(folder.glob("*.bin"), None):
+            raise ValueError(
+                f"model={str(folder)!r} holds its weights as a pickle ({pickled.name}), which can run code and is not "
+                "read; save it as safetensors, with model.save_pretrained"
+            )
+        raise ValueError(f"model={str(folder)!r} holds no weights ({wanted}); copy the model again")
+    weight_types(folder)
 
 
 def _check_json(file: Path) -> None:
@@ -67,39 +67,22 @@ def _check_json(file: Path) -> None:
 OBJECTS = ("config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json")
 
 
-def weight_shapes(folder: Path) -> dict[Path, dict[str, list[int]]]:
-    """Returns the shapes of each safetensors file by the weights' names, from its header.
+def weight_types(folder: Path) -> dict[Path, dict[str, str]]:
+    """Returns the number formats of each safetensors file by the weights' names, from its header.
 
     Raises:
         ValueError: if a file was cut short or has no readable header.
     """
     from safetensors import SafetensorError, safe_open
 
-    shapes = {}
+    types = {}
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="numpy") as content:
-                shapes[file] = {name: content.get_slice(name).get_shape() for name in content.keys()}  # noqa: SIM118
+                types[file] = {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise ValueError(f"{file} is cut short or damaged ({error}); copy the model again") from error
-    return shapes
-
-
-def positions_of(name: str) -> int | None:
-    """Returns the number of positions in a model's ``config.json``; `None` if it states none."""
-    content = read_json(Path(resolve_model(name)).expanduser() / "config.json") or {}
-    return content.get("text_config", content).get("max_position_embeddings")
-
-
-def beyond_positions(positions: int | None, args: AlignOPSDConfig) -> str:
-    """Returns a warning if turns may exceed the model's positions, else an empty text."""
-    response = max(args.max_completion_length, args.teacher_max_completion_length or 0)
-    if positions is None or args.max_prompt_length + response <= positions:
-        return ""
-    return (
-        f"the model was made for {positions} positions, and max_prompt_length={args.max_prompt_length} with responses "
-        f"of {response} tokens may need more; set max_prompt_length={max(positions - response, 1)} or less"
-    )
+    return types
 
 
 def check_tokenizer(folder: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +21,9 @@ from alignopsd_trl.scoring.prefix_cache import PrefixCache
 PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
 """Values of sampling options that leave the model's distribution unchanged."""
 
-_SHAPES_NOTHING = re.compile("(_|(bos|eos|pad|decoder_start)_token|transformers|use_cache|cache|max_|do_sample|output|return)")
+_SHAPES_NOTHING = re.compile(
+    "(_|(bos|eos|pad|decoder_start)_token|transformers|use_cache|cache|max_|do_sample|output|return)"
+)
 _COUNTS = ("top_k", "no_repeat_ngram_size", "min_new_tokens", "min_length")  # of which 1 is not neutral
 
 
@@ -33,26 +34,17 @@ def by_options_alone(model: Any) -> AbstractContextManager[None]:
     return patched(inner, generation_config=GenerationConfig())
 
 
-def left_out(model: Any, options: Mapping[str, Any]) -> str:
-    """Returns a note about what a model's own ``generation_config`` would change in sampling and these options don't;
-    an empty text if it is nothing."""
-    found = {
-        name: value
-        for name, value in model.generation_config.to_diff_dict().items()
-        if value and not _SHAPES_NOTHING.match(name) and (value != 1 or name in _COUNTS) and options.get(name) != value
-    }
-    if not found:
-        return ""
-    return (
-        f"the model's generation_config has {', '.join(f'{name}={value!r}' for name, value in found.items())}, which "
-        "shapes no sampling here: only the run's own options do"
-    )
-
-
-@cache
-def _tell_once(note: str) -> None:
-    if note:
-        logging.getLogger(__name__).warning(note)
+def tell_left_out(model: Any, options: Mapping[str, Any]) -> None:
+    """Warns of what a model's own ``generation_config`` would change in sampling and these options don't."""
+    own = model.generation_config.to_diff_dict().items()
+    shaping = [(name, value) for name, value in own if value and not _SHAPES_NOTHING.match(name)]
+    found = [one for one in shaping if (one[1] != 1 or one[0] in _COUNTS) and options.get(one[0]) != one[1]]
+    if found:
+        told = ", ".join(f"{name}={value!r}" for name, value in found)
+        warnings.warn(
+            f"the model's generation_config has {told}; it shapes no sampling here, the run's own options do",
+            stacklevel=2,
+        )
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:
@@ -82,7 +74,7 @@ def plain_sampler(
         options: sampling options, ``temperature`` and those of `PLAIN`.
         batch_size: number of responses side by side; the loop takes as many as one call has.
     """
-    _tell_once(left_out(model, options))
+    tell_left_out(model, options)
     if any(options.get(name) not in values for name, values in PLAIN.items()) or not shares_prompts(model):
         return ModelGenerator(model, tokenizer, end_ids, max_tokens=max_tokens, batch_size=batch_size, **options)
     attention, pad_id = attention_of(model), tokenizer.pad_token_id
@@ -100,8 +92,7 @@ class ModelGenerator:
         temperature: the sampling temperature; `0` decodes greedily.
         max_tokens: tokens of a response at most.
         batch_size: prompts of one call of ``generate``.
-        top_p, top_k, min_p, repetition_penalty: as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is
-            ignored, as in training.
+        options: of `PLAIN`, as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is ignored.
     """
 
     def __init__(
@@ -112,17 +103,13 @@ class ModelGenerator:
         temperature: float,
         max_tokens: int,
         batch_size: int = 64,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
+        **options: Any,
     ):
         self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
         self.end_ids = list(end_ids)
-        sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, **options}
         self._options = GenerationConfig(
-            **(sampled if temperature > 0 else {"do_sample": False}),
-            repetition_penalty=repetition_penalty,
+            **(sampled if temperature > 0 else {"repetition_penalty": options.get("repetition_penalty")}),
             max_new_tokens=max_tokens,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=self.end_ids,

@@ -13,6 +13,7 @@ import torch
 from transformers import TrainerCallback
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.options import path_as_given
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
 from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.folder import RunFolder
@@ -46,6 +47,7 @@ class Checkpoints(TrainerCallback):
 
     def __post_init__(self) -> None:
         self._loss_is_finite = True
+        self._resumed: tuple[int, str] | None = None  # update and folder
 
     def saw_loss(self, loss: torch.Tensor) -> None:
         """Records the loss of a micro-batch."""
@@ -67,6 +69,11 @@ class Checkpoints(TrainerCallback):
     def check_weights(self, update: int) -> None:
         """Raises `RunStopped` on all processes if the weights are not finite."""
         if self.processes.agree(int(not weights_are_finite(self.policy.model))):
+            if self._resumed is not None and self._resumed[0] == update:
+                raise RunStopped(
+                    f"the weights of {self._resumed[1]} are not finite: its file is damaged; remove this folder and "
+                    "resume from an earlier checkpoint, or copy it again"
+                )
             raise RunStopped(
                 f"after update {update} the weights are not finite; they were not saved, and "
                 f"{last_good(self.output_dir)}. Lower learning_rate or set max_grad_norm"
@@ -99,6 +106,7 @@ class Checkpoints(TrainerCallback):
     def resume(self, run: RunFolder) -> None:
         """Restores the checkpoint's state and removes files that were written after it."""
         state = load_state(run.resume)
+        self._resumed = None if run.resume is None else (run.update, path_as_given(run.resume))
         self.seconds.resume(state.get("seconds", 0.0))
         self.phases.total.update(state.get("phases", {}))
         self.failed.recent = state.get("failed", [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from trl.trainer import grpo_trainer
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.options import as_mapping
 from alignopsd_trl.patched import patched
-from alignopsd_trl.scoring.packing import depends_on_length, why_plain
+from alignopsd_trl.scoring.packing import why_plain
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 
 if TYPE_CHECKING:
@@ -115,18 +116,17 @@ def why_not_shared(trainer: Trainer) -> str | None:
     return why_plain(text_config(trainer), attention_of(trainer))
 
 
-def why_not_merged(trainer: Trainer) -> str | None:
-    """Returns the reason why turns of a dialogue can't share a row with this model, or ``None`` if they can."""
-    return depends_on_length(text_config(trainer))
+def without_noise(*models: Any) -> None:
+    """Switches off all dropout and jitter of models that are in training mode. TRL's own switch reaches modules, and
+    neither what attention reads from the configuration nor what modules copied from it."""
+    for model in models:
+        for owner in (*model.modules(), *(one.config for one in model.modules() if hasattr(one, "config"))):
+            noise = [name for name, value in vars(owner).items() if _NOISE.search(name) and isinstance(value, float)]
+            for name in noise:
+                setattr(owner, name, 0.0)
 
 
-def logits_after_head(trainer: Trainer) -> str | None:
-    """Returns the setting that changes a model's logits after its head, or `None`. The order of logits stays the same,
-    but a mixture computed inside the head would miss the change."""
-    config = text_config(trainer)
-    names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
-    found = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name, None) not in (None, 1)]
-    return found[0] if found else None
+_NOISE = re.compile("drop|jitter")
 
 
 def without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from trl.chat_template_utils import supports_tool_calling
 from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.environments.adapters import ToolEnvironment
 from alignopsd_trl.rollout import Responses
-from alignopsd_trl.sampling.backend import Backend
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -109,9 +107,7 @@ FAMILIES = {
     "GLM-4": Family("Glm4", "glm4moe", "<|user|>", options={"head_dim": 16}),
     "GLM-4.5 (MoE)": Family("Glm4Moe", "glm4moe", "<|user|>", options={**EXPERTS, "head_dim": 16}),
     "SmolLM3": Family("SmolLM3", "qwen3"),
-    "LFM2": Family(
-        "Lfm2", "lfm2_v2", begin="<|startoftext|>", options={"layer_types": ["conv", "full_attention"]}
-    ),
+    "LFM2": Family("Lfm2", "lfm2_v2", begin="<|startoftext|>", options={"layer_types": ["conv", "full_attention"]}),
     "gpt-oss": Family("GptOss", "gptoss", "<|return|>", options={**EXPERTS, **SLIDING}, conversation=False),
     "GPT-2": Family("GPT2", options={"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 8192}),
     "Phi-3": Family("Phi3", "phi3", "<|end|>"),
