@@ -184,11 +184,11 @@ class SelfCheck:
 
 
 def unlike(batch: TurnBatch, count: int) -> TurnBatch:
-    """Returns ``count`` turns with a response, the shortest ones and the longest one, with their ordinary prompt as the
+    """Returns the ``count`` shortest turns with a response and the longest one, with their ordinary prompt as the
     privileged one."""
     size = [len(turn.prompt_ids) + len(turn.response_ids) for turn in batch.turns]
     rows = sorted((row for row, turn in enumerate(batch.turns) if turn.response_ids), key=size.__getitem__)
-    rows = [*rows[: count - 1], *rows[count - 1 :][-1:]]
+    rows = [*rows[:count], *rows[count:][-1:]]
     turns = [dataclasses.replace(batch.turns[row], privileged_ids=batch.turns[row].prompt_ids) for row in rows]
     width = max((len(turn.response_ids) for turn in turns), default=1)
     columns = {

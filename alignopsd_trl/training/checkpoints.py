@@ -13,7 +13,6 @@ import torch
 from transformers import TrainerCallback
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
-from alignopsd_trl.options import path_as_given
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
 from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.folder import RunFolder
@@ -47,7 +46,7 @@ class Checkpoints(TrainerCallback):
 
     def __post_init__(self) -> None:
         self._loss_is_finite = True
-        self._resumed: tuple[int, str] | None = None  # update and folder
+        self._resumed: tuple[int, str] | None = None  # update and folder's name
 
     def saw_loss(self, loss: torch.Tensor) -> None:
         """Records the loss of a micro-batch."""
@@ -106,7 +105,7 @@ class Checkpoints(TrainerCallback):
     def resume(self, run: RunFolder) -> None:
         """Restores the checkpoint's state and removes files that were written after it."""
         state = load_state(run.resume)
-        self._resumed = None if run.resume is None else (run.update, path_as_given(run.resume))
+        self._resumed = None if run.resume is None else (run.update, Path(run.resume).name)
         self.seconds.resume(state.get("seconds", 0.0))
         self.phases.total.update(state.get("phases", {}))
         self.failed.recent = state.get("failed", [])
