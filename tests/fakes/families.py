@@ -13,7 +13,7 @@ import torch
 import transformers
 from fakes.tool_classes import TEMPLATES, Counter, counter_rows, hint
 from fakes.toy import TEMPLATE, WORDS, ToyEnvironment, toy_dataset
-from fakes.trainers import make_config, watch
+from fakes.trainers import make_config
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import supports_tool_calling
@@ -224,9 +224,7 @@ def _unpadded(trainer: AlignOPSDTrainer, turns: Sequence[Any]) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
-def family_trainer(
-    name: str, policy: Path, folder: Path, kind: str, max_steps: int = 2, **options: Any
-) -> AlignOPSDTrainer:
+def family_trainer(policy: Path, folder: Path, kind: str, max_steps: int = 2, **options: Any) -> AlignOPSDTrainer:
     """A trainer of a saved family.
 
     Args:
@@ -248,12 +246,10 @@ def family_trainer(
         "num_generations_eval": 1,
         "max_turns": 2,
         "skip_zero_advantage": False,
+        "merge_rows": "longrope" not in (policy / "config.json").read_text(),
         "history": "window" if kind == "window" else "conversation",
         "seed": 1,
     }
-    config = transformers.AutoConfig.from_pretrained(policy)
-    if not hasattr(config, "output_router_logits"):
-        settings.pop("router_aux_loss_coef")
     trainer = AlignOPSDTrainer(
         str(policy),
         make_config(folder, **settings | options),
@@ -267,17 +263,16 @@ def family_trainer(
         backend, call = trainer.backend, call_of(trainer.processing_class)
         inner = backend.sampler
         backend.sampler = lambda *given, **also: Calling(inner(*given, **also), call)  # type: ignore[method-assign]
-    watch(trainer)
     return trainer
 
 
-def try_family(name: str, policy: Path, folder: Path, kind: str) -> dict[str, Any]:
+def try_family(policy: Path, folder: Path, kind: str) -> dict[str, Any]:
     """Trains two rounds, compares log-probs with unpadded forwards, evaluates, loads what was saved and resumes.
 
     Returns:
         ``log-probs`` (largest difference of a token), ``calls`` (tool calls that were read and made, of ``calls``).
     """
-    trainer = family_trainer(name, policy, folder, kind)
+    trainer = family_trainer(policy, folder, kind)
     found, calls = [], []
 
     def compare(inner: Any, trajectories: Any, *given: Any) -> Any:
@@ -297,7 +292,7 @@ def try_family(name: str, policy: Path, folder: Path, kind: str) -> dict[str, An
     again = AutoModelForCausalLM.from_pretrained(folder / "saved")
     for (name_, one), other in zip(trainer.model.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other), f"{name_} is not what was saved"
-    resumed = family_trainer(name, policy, folder, kind, max_steps=3)
+    resumed = family_trainer(policy, folder, kind, max_steps=3)
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 3
     return {"log-probs": max(found), "calls": sum(calls)}
