@@ -20,8 +20,8 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
 from alignopsd_trl.chat.reading import require_tools
-from alignopsd_trl.checks.architecture import beyond_positions, check_architecture
 from alignopsd_trl.checks.intended import Intended, check
+from alignopsd_trl.checks.model_files import beyond_positions, check_architecture
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.distributed.process_group import ProcessGroup
@@ -204,7 +204,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _check_model(self) -> None:
         policy = self.accelerator.unwrap_model(self.model)
         if self.args.disable_dropout:
-            without_noise(*[one for one in (policy, self.ref_model) if one is not None])
+            without_noise(policy, self.ref_model)
         if self.accelerator.is_main_process:
             tell_left_out(policy, {**vars(self.args), **as_mapping(self.args.generation_kwargs)})
             config = policy.config.get_text_config()

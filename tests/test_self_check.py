@@ -98,7 +98,7 @@ CORRUPTIONS = [
     (_wrong_cache, r"shared_prefix: .* by 0\.12 on process 0 .*share_prefixes=False"),
     (_other_prompts_kept, r"shared_prefix: .* on process 0 .*share_prefixes=False"),
     (_other_teacher, r"empty_skill: .* by 0\.1[0-9]* on process 0"),
-    (_padding_seen, r"batching: .*padded.* on process 0 .*positions do not depend"),
+    (_padding_seen, r"batching: .*padded.* on process 0 .*positions that do not depend"),
     (_old_sampler, r"sampler: .* by 0\.5 on process 0 .*trained weights"),
 ]
 

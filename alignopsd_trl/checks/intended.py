@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 
 from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.checks.architecture import check_architecture
 from alignopsd_trl.checks.loading import check_policy
+from alignopsd_trl.checks.model_files import check_architecture
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.tasks import refuse_given
 from alignopsd_trl.config import AlignOPSDConfig
@@ -79,8 +79,8 @@ class Intended:
             return None
         options, template = as_mapping(self.args.model_init_kwargs), as_mapping(self.args.chat_template_kwargs)
         trusts = bool(options.get("trust_remote_code", self.args.trust_remote_code))
-        fits = partial(check_architecture, args=self.args, method=self.method)
-        return check_policy(self.model, template, not self.has_tokenizer, trusts, fits=fits)
+        judge = partial(check_architecture, args=self.args, method=self.method)
+        return check_policy(self.model, template, not self.has_tokenizer, trusts, judge=judge)
 
 
 def check(intended: Intended) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_types
 from alignopsd_trl.models import SHIPPED_MODELS, available, end_ids, load_tokenizer, resolve_model, unreadable
-from alignopsd_trl.options import Share, check_values
 from alignopsd_trl.patched import patched
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def check_policy(
     own_tokenizer: bool = True,
     trust_remote_code: bool = False,
     saves: bool = True,
-    fits: Callable[[PreTrainedModel], None] = lambda model: None,
+    judge: Callable[[PreTrainedModel], None] = lambda model: None,
 ) -> PreTrainedTokenizerBase | None:
     """Checks the files of a policy's folder; skips policies that come with the package.
 
@@ -34,7 +34,7 @@ def check_policy(
         kwargs: options of the chat template.
         own_tokenizer: whether the folder's tokenizer will be used.
         saves: whether the model will be saved; transformers loads some models that it can't save.
-        fits: gets the model, without weights; raises `ValueError` for one that the run can't train.
+        judge: gets the model, without weights; raises `ValueError` for one that the run can't train.
 
     Returns:
         The tokenizer, if there is one to check.
@@ -52,11 +52,11 @@ def check_policy(
     if (folder / "adapter_config.json").is_file():  # the base model is elsewhere
         return None
     model = empty_model(folder, trust_remote_code)
-    fits(model)
+    judge(model)
     if saves:
         with unreadable(folder, "generation_config.json"):
             model.generation_config.validate(strict=True)
-    return load_tokenizer(str(folder), model, kwargs, trust_remote_code) if own_tokenizer else None
+    return load_tokenizer(str(folder), model, kwargs, trust_remote_code=trust_remote_code) if own_tokenizer else None
 
 
 def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
@@ -82,7 +82,6 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
         if (folder / "generation_config.json").is_file():
             model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
         end_ids(model, 0)
-        check_values({"min_p": model.generation_config.min_p}, {"min_p": Share})
         if model.generation_config.stop_strings:
             raise ValueError("it has stop_strings, which end no response here")
     if getattr(config, "quantization_config", None) is None:  # quantized weights have other types and shapes
@@ -102,37 +101,20 @@ def _compare_weights(folder: Path, model: PreTrainedModel, trust_remote_code: bo
     options = {"use_safetensors": True, "ignore_mismatched_sizes": True, "trust_remote_code": trust_remote_code}
     with redirect_stderr(StringIO()), silent, whole[0], whole[1], unreadable(folder, "weights"):
         _, found = kind.from_pretrained(folder, device_map="meta", output_loading_info=True, **options)
-    own, lists = dict(model.named_parameters()), {one: sorted(found[one]) for one in found}
-    modules, prefix = {name for name, _ in model.named_modules() if name}, model.base_model_prefix
-    names = {_NUMBER.sub("N", name) for name in own}
-    for name, shape, wanted in lists["mismatched_keys"]:
-        raise ValueError(
-            f"model={str(folder)!r}: {name} has the shape {list(shape)}, and by config.json it has {list(wanted)}; "
-            "copy both from the same model"
-        )
-    if missing := lists["missing_keys"]:
-        raise ValueError(
-            f"model={str(folder)!r} lacks {len(missing)} of {len(model.state_dict())} weights, the first {missing[0]}; "
-            "copy the model again"
-        )
-    for name in lists["unexpected_keys"]:  # a value head or layers of another prediction change nothing
+    numbered = partial(re.compile(r"\d+").sub, "N")
+    own, modules = {numbered(name) for name, _ in model.named_parameters()}, {name for name, _ in model.named_modules()}
+    missing = sorted(found["missing_keys"])
+    problems = [f"has {one[0]} of the shape {[*one[1]]}, and not {[*one[2]]}" for one in found["mismatched_keys"]]
+    problems += [f"lacks {len(missing)} of {len(model.state_dict())} weights, the first {one}" for one in missing]
+    for name in sorted(found["unexpected_keys"]):  # a value head or layers of another prediction change nothing
         inside = name.rpartition(".")[0]
-        if _NUMBER.sub("N", name) in names or modules & {inside, inside.rpartition(".")[0]}:
-            raise ValueError(
-                f"model={str(folder)!r} holds {name}, and the model of its config.json has no such weight; copy both "
-                "from the same model"
-            )
-    for file, types in weight_types(folder).items():
-        for name, kind in sorted(types.items()):
-            trained = name.endswith("weight") or name in own or f"{prefix}.{name}" in own
-            if trained and kind not in ("F64", "F32", "F16", "BF16"):
-                raise ValueError(
-                    f"{file}: {name} has the type {kind}, which is quantised, and config.json has no "
-                    "quantization_config; copy both from the same model, or take one in bfloat16 or float32"
-                )
-
-
-_NUMBER = re.compile(r"\d+")
+        if numbered(name) in own or modules & {inside or name, inside.rpartition(".")[0] or name}:
+            problems.append(f"holds {name}, and the model of its config.json does not")
+    for name, kind in weight_types(folder).items():
+        if kind not in ("F64", "F32", "F16", "BF16") and (name.endswith("weight") or numbered(name) in own):
+            problems.append(f"has {name} of the type {kind}, quantised, but its config.json has no quantization_config")
+    if problems:
+        raise ValueError(f"model={str(folder)!r} {problems[0]}; copy the model again, all files from one place")
 
 
 def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from trl import ModelConfig
 
-from alignopsd_trl.checks.architecture import beyond_positions, positions_of
 from alignopsd_trl.checks.intended import Intended, check, check_hub
+from alignopsd_trl.checks.model_files import beyond_positions, positions_of
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
@@ -124,7 +124,7 @@ class Job:
             RunFolderError: if the folder holds a run that this one can't continue.
         """
         args, found = self.args, {}
-        if beyond := beyond_positions(positions_of(self.policy, args.trust_remote_code), args):
+        if beyond := beyond_positions(positions_of(self.policy), args):
             found["NOTE"] = beyond
         if self.bank:
             bank = load_skills(self.bank, columns=self.tasks.column_names)

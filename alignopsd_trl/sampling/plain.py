@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.patched import patched
@@ -18,12 +18,11 @@ from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.packing import why_plain
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
+logger: Any = logging.get_logger(__name__)
 PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
 """Values of sampling options that leave the model's distribution unchanged."""
 
-_SHAPES_NOTHING = re.compile(
-    "(_|(bos|eos|pad|decoder_start)_token|transformers|use_cache|cache|max_|do_sample|output|return)"
-)
+_SHAPES_NOTHING = re.compile("_|(bos|eos|pad|decoder_start)_|transformers|use_cache|cache|max_|do_sample|output|return")
 _COUNTS = ("top_k", "no_repeat_ngram_size", "min_new_tokens", "min_length")  # of which 1 is not neutral
 
 
@@ -35,16 +34,13 @@ def by_options_alone(model: Any) -> AbstractContextManager[None]:
 
 
 def tell_left_out(model: Any, options: Mapping[str, Any]) -> None:
-    """Warns of what a model's own ``generation_config`` would change in sampling and these options don't."""
+    """Says once what a model's own ``generation_config`` would change in sampling and these options don't."""
     own = model.generation_config.to_diff_dict().items()
     shaping = [(name, value) for name, value in own if value and not _SHAPES_NOTHING.match(name)]
-    found = [one for one in shaping if (one[1] != 1 or one[0] in _COUNTS) and options.get(one[0]) != one[1]]
-    if found:
-        told = ", ".join(f"{name}={value!r}" for name, value in found)
-        warnings.warn(
-            f"the model's generation_config has {told}; it shapes no sampling here, the run's own options do",
-            stacklevel=2,
-        )
+    changed = [one for one in shaping if (one[1] != 1 or one[0] in _COUNTS) and options.get(one[0]) != one[1]]
+    told = ", ".join(f"{name}={value!r}" for name, value in changed)
+    if told:
+        logger.warning_once(f"the model's generation_config ({told}) shapes no sampling: only the run's own options do")
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:

@@ -34,8 +34,8 @@ class SelfCheckError(RuntimeError):
 CHECKS = {
     "batching": (
         "responses scored together, padded, differ from the same scored one by one",
-        "see that the model heeds the attention mask and adds no noise of its own, that its positions do not depend on "
-        "the length of the batch, or set bf16=False where rounding is the reason",
+        "see that the model heeds the attention mask, adds no noise, and has positions that do not depend on the "
+        "batch; bf16=False where it is rounding",
     ),
     "encoder": (
         "the encoder's vector of one text is not process 0's, or is no unit vector",

@@ -69,10 +69,8 @@ class Checkpoints(TrainerCallback):
         """Raises `RunStopped` on all processes if the weights are not finite."""
         if self.processes.agree(int(not weights_are_finite(self.policy.model))):
             if self._resumed is not None and self._resumed[0] == update:
-                raise RunStopped(
-                    f"the weights of {self._resumed[1]} are not finite: its file is damaged; remove this folder and "
-                    "resume from an earlier checkpoint, or copy it again"
-                )
+                told = f"the weights of {self._resumed[1]} are not finite: its file is damaged; remove this folder"
+                raise RunStopped(f"{told} and resume from an earlier checkpoint, or copy it again")
             raise RunStopped(
                 f"after update {update} the weights are not finite; they were not saved, and "
                 f"{last_good(self.output_dir)}. Lower learning_rate or set max_grad_norm"

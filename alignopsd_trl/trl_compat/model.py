@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -117,16 +116,13 @@ def why_not_shared(trainer: Trainer) -> str | None:
 
 
 def without_noise(*models: Any) -> None:
-    """Switches off all dropout and jitter of models that are in training mode. TRL's own switch reaches modules, and
-    neither what attention reads from the configuration nor what modules copied from it."""
-    for model in models:
-        for owner in (*model.modules(), *(one.config for one in model.modules() if hasattr(one, "config"))):
-            noise = [name for name, value in vars(owner).items() if _NOISE.search(name) and isinstance(value, float)]
-            for name in noise:
+    """Switches off all dropout and jitter of models. TRL's own switch reaches modules, and neither what attention reads
+    from the configuration nor what modules copied from it."""
+    modules = [module for model in models if model is not None for module in model.modules()]
+    for owner in (*modules, *(one.config for one in modules if hasattr(one, "config"))):
+        for name, value in [*vars(owner).items()]:
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
                 setattr(owner, name, 0.0)
-
-
-_NOISE = re.compile("drop|jitter")
 
 
 def without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:

@@ -46,21 +46,16 @@ class EngineSampler:
             policy_of(trainer)._is_fsdp_managed_module = True
             if trainer.use_vllm:
                 strategies.reshard(trainer.model)
-        with self._settings(), _without_ended_trackers(trainer):
+        with self._settings(), by_options_alone(policy_of(trainer)), _without_ended_trackers(trainer):
             return Responses(*trainer._generate_single_turn(prompts, None, {}, num_generations=1))
 
-    @contextlib.contextmanager
-    def _settings(self) -> Generator[None]:
+    def _settings(self) -> AbstractContextManager[None]:
         trainer, temperature = self._trainer, self._temperature
         if trainer.use_vllm:
             own = {"temperature": temperature, "max_completion_length": self._max_tokens}
-            with patched(trainer.vllm_generation, **own):
-                yield
-            return
+            return patched(trainer.vllm_generation, **own)
         greedy: dict[str, Any] = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
-        chosen = patched(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
-        with chosen, by_options_alone(policy_of(trainer)):
-            yield
+        return patched(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
 
 
 class EngineBackend(Backend):
