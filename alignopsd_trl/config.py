@@ -41,6 +41,7 @@ INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("max_completion_length", "per_device_train_batch_size", "num_iterations"), PositiveCount),
     **dict.fromkeys(("top_p", "min_p"), Share),
     "top_k": Count,
+    "importance_sampling_level": Literal["token", "sequence"],
     **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size"), PositiveCount),
     **dict.fromkeys(("generation_batch_size", "steps_per_generation"), PositiveCount),
     "pad_to_multiple_of": PositiveCount | str,  # or "auto"
@@ -52,6 +53,7 @@ INHERITED_RULES: dict[str, Any] = {
 ONLY: dict[str, tuple[Any, str]] = {
     "top_entropy_quantile": (1.0, "takes its threshold per micro-batch, which sub-chunks would change"),
     "router_aux_loss_coef": (0.0, "is a mean per micro-batch, which sub-chunks would change"),
+    "neftune_noise_alpha": (0.0, "adds noise to the log-probs of teacher and policy, which must not differ by it"),
     "use_adaptive_entropy": (False, "is not supported over turn rows, where entropy_coef is"),
     "multi_objective_aggregation": ("sum_then_normalize", "knows no single outcome, whose advantage turns share"),
     "remove_unused_columns": (False, "would take the task's columns away from reset()"),
@@ -351,6 +353,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     def _check_inherited(self) -> None:
         check_values(vars(self), INHERITED_RULES)
+        for name, hint in AlignOPSDConfig.__annotations__.items():
+            if getattr(self, name) is None and "None" not in hint:
+                default = AlignOPSDConfig.__dataclass_fields__[name].default
+                raise ValueError(f"{name}=None must have a value; leave it out for the default {default!r}")
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name}={value} must be a finite number")

@@ -64,7 +64,7 @@ def unreadable(path: str | Path, file: str) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split()[:30]) or "nothing more is known"
+        reason = " ".join(str(error).split()[:60]) or "nothing more is known"
         raise ValueError(
             f"model={str(path)!r}: its {file} can't be used ({type(error).__name__}: {reason}); correct "
             "it, or copy the model again"
@@ -85,13 +85,13 @@ def end_ids(model: PreTrainedModel, own: int) -> list[int]:
 
 
 def load_tokenizer(
-    path: str, model: PreTrainedModel, kwargs: Mapping[str, Any] = MappingProxyType({})
+    path: str, model: PreTrainedModel, kwargs: Mapping[str, Any] = MappingProxyType({}), **options: Any
 ) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a folder or hub id. Without a padding token it pads with its end token, as in TRL.
 
     Args:
         model: the policy that gets the tokens.
-        kwargs: passed to the chat template.
+        kwargs: passed to the chat template; options of loading go to transformers.
 
     Raises:
         ValueError: if it can't be read, has no chat template or end token, if its template fails, or if it has a token
@@ -100,7 +100,7 @@ def load_tokenizer(
     from transformers import AutoTokenizer
 
     with unreadable(path, "tokenizer"):
-        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+        tokenizer: Any = AutoTokenizer.from_pretrained(path, **options)
     if tokenizer.chat_template is None:
         raise ValueError(
             f"the tokenizer of {path} has no chat template, which prompts are made with: take a model with one, or set "
@@ -123,7 +123,9 @@ def load_tokenizer(
         )["input_ids"]
         if not shown:
             raise ValueError("it writes nothing of a prompt that the tokenizer knows")
-    if max(tokenizer.vocab_size - 1, tokenizer.eos_token_id, *shown) >= embedded:  # added tokens may never be met
+    # special tokens, as of pictures, may go beyond: no text is encoded to them
+    added = [number for number, token in tokenizer.added_tokens_decoder.items() if not token.special]
+    if max(tokenizer.vocab_size - 1, tokenizer.eos_token_id, *shown, *added) >= embedded:
         raise ValueError(
             f"the tokenizer of {path} knows {len(tokenizer)} tokens, and its model embeds {embedded}: call "
             "model.resize_token_embeddings(len(tokenizer)), and save both there"

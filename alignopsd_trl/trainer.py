@@ -22,7 +22,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.checks.intended import Intended, check
-from alignopsd_trl.checks.model_files import beyond_positions
+from alignopsd_trl.checks.model_files import beyond_positions, check_architecture
 from alignopsd_trl.checks.settings import changes_nothing
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed import strategies
@@ -35,7 +35,7 @@ from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
 from alignopsd_trl.experimental.server_backend import ServerBackend, teacher_servers
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
-from alignopsd_trl.options import path_as_given
+from alignopsd_trl.options import as_mapping, path_as_given
 from alignopsd_trl.patched import patched
 from alignopsd_trl.privileged import PrivilegedError, SourceSpec, TurnTexts, load_source
 from alignopsd_trl.rollout import SamplerDown, no_skills
@@ -48,6 +48,7 @@ from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finit
 from alignopsd_trl.runs.owned import note, owned
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.sampling.plain import tell_left_out
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.sharing.card import model_card
@@ -55,7 +56,7 @@ from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.sharing.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
 from alignopsd_trl.skills import CONTEXT, SkillSpec, load_skills, skill_source
 from alignopsd_trl.training.checkpoints import Checkpoints
-from alignopsd_trl.training.checks import check_policy, shares_prefixes, weights_of_rewards
+from alignopsd_trl.training.checks import check_tokenizer, shares_prefixes, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted, to_evaluate
 from alignopsd_trl.training.console import Lines, show_note
 from alignopsd_trl.training.log import LogFile
@@ -70,7 +71,7 @@ from alignopsd_trl.training.round import Listener, Replays, Round, Samplers, Sna
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.turn_rows import RowMaker
 from alignopsd_trl.training.update import Drift, Update
-from alignopsd_trl.trl_compat.model import initial_weights, loaded_whole, made_for_turns
+from alignopsd_trl.trl_compat.model import initial_weights, loaded_whole, made_for_turns, without_noise
 from alignopsd_trl.trl_compat.own_loop import OwnBackend
 from alignopsd_trl.trl_compat.policy import TrainedPolicy, TrainerLog
 from alignopsd_trl.trl_compat.sampling import ColocatedBackend, EngineBackend
@@ -204,12 +205,20 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._add_callbacks()
 
     def _check_model(self) -> None:
-        config = self.accelerator.unwrap_model(self.model).config.get_text_config()
-        positions = getattr(config, "max_position_embeddings", None)
-        for told in (beyond_positions(positions, self.args), changes_nothing(self.args)):
-            if told and self.accelerator.is_main_process:
-                show_note(told)
-        check_policy(self, self.method)
+        policy = self.accelerator.unwrap_model(self.model)
+        if self.args.disable_dropout:
+            without_noise(policy, self.ref_model)
+        positions = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
+        told = [beyond_positions(positions, self.args), changes_nothing(self.args)]
+        if self.accelerator.is_main_process:
+            tell_left_out(policy, {**vars(self.args), **as_mapping(self.args.generation_kwargs)})
+            for text in filter(None, told):
+                show_note(text)
+        check_tokenizer(self.processing_class)
+        check_architecture(policy, self.args, self.method)
+        if self.processes.agree(int(not weights_are_finite(self.model))):
+            name = policy.config._name_or_path
+            raise ValueError(f"the weights of model={name!r} are not finite; copy it again, or take an earlier one")
         if is_adapted(self._factory) and self._factory.prompt.native:
             require_tools(self.processing_class)
 
@@ -529,6 +538,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         resumed = epoch == kwargs["epochs_trained"]
         self._upcoming.begin(epoch, kwargs["steps_trained_in_current_epoch"] if resumed else 0)
         super()._run_epoch(model, epoch, *args, **kwargs)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Leaves tied weights out of the missing ones: a file holds them once."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Saves the run's own state, then TRL's checkpoint."""

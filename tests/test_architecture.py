@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "methods": ("turns", "options", "methods"),
     "distributed": ("patched", "distributed"),
     "scoring": ("turns", "chat", "rollout", "patched", "distributed", "scoring"),
-    "sampling": ("turns", "chat", "rollout", "scoring", "sampling"),
+    "sampling": ("turns", "chat", "patched", "rollout", "scoring", "sampling"),
     "experimental": (
         "config",
         "distributed",
@@ -60,8 +60,8 @@ MAY_IMPORT = {
     ),
     "sharing": ("chat.options", "config", "evaluation", "records", "runs", "sharing", "skills"),
     "checks": (
-        *("chat", "checks", "config", "encoder", "methods", "models", "options", "privileged", "rollout", "runs"),
-        "skills",
+        *("chat", "checks", "config", "encoder", "methods", "models", "options", "patched", "privileged", "rollout"),
+        *("runs", "scoring", "skills"),
     ),
     "trl_compat": (
         *("chat", "config", "distributed", "options", "patched", "rollout", "sampling", "scoring", "trl_compat"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes.toy_suite import arguments, save_policy
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -50,6 +51,8 @@ FILES: dict[str, Change] = {
     "a cut vocabulary": _json(CONFIG, vocab_size=20),
     "no heads": _json(CONFIG, num_attention_heads=0),
     "a third layer": _json(CONFIG, num_hidden_layers=3),
+    "one layer of two": _json(CONFIG, num_hidden_layers=1),
+    "no layers": _json(CONFIG, num_hidden_layers=0),
     "an unknown activation": _json(CONFIG, hidden_act="nosuch"),
     "few positions": _json(CONFIG, max_position_embeddings=4),
     "a temperature that is not sampled with": _json(GENERATION, temperature=0.5),
@@ -67,6 +70,9 @@ FILES: dict[str, Change] = {
     "a missing weight": _weights(lambda all_: dict(list(all_.items())[1:])),
     "a flat weight": _weights(lambda all_: {name: one.reshape(-1) for name, one in all_.items()}),
     "an index of nothing": _text("model.safetensors.index.json", "[]"),
+    "a missing shard": _text("model.safetensors.index.json", '{"weight_map": {"x": "model-2.safetensors"}}'),
+    "whole numbers": _weights(lambda all_: {name: one.to(torch.int8) for name, one in all_.items()}),
+    "a pickle": lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
     "an adapter without weights": _text("adapter_config.json", "{}"),
 }
 WHOLE = ("num_generations", "gradient_accumulation_steps", "per_device_eval_batch_size", "logging_steps", "top_k")

@@ -27,7 +27,7 @@ def _logged(trainer: AlignOPSDTrainer, round: int) -> dict[str, float]:
 def test_a_sound_run_passes_and_logs_the_cheap_checks_in_every_round(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **OPTIONS)
     trainer.train()
-    names = {"encoder", "reference", "empty_skill", "shared_prefix"}
+    names = {"batching", "encoder", "reference", "empty_skill", "shared_prefix"}
     assert set(_logged(trainer, 0)) == {f"self_check/{name}" for name in names}
     assert all(value < 1e-5 for value in _logged(trainer, 0).values())
     assert set(_logged(trainer, 1)) == set(_logged(trainer, 2)) == {"self_check/encoder"}
@@ -78,6 +78,16 @@ def _other_teacher(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None
     trainer.scorer.teacher = teacher
 
 
+def _padding_seen(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
+    """A model whose log-probs depend on how much longer another row of the batch is."""
+    inner = PolicyScorer.plain
+
+    def plain(self: PolicyScorer, prompt: Any, response: Any) -> torch.Tensor:
+        return inner(self, prompt, response) - 0.01 * (prompt.mask == 0).sum(1, keepdim=True)
+
+    patch.setattr(PolicyScorer, "plain", plain)
+
+
 def _old_sampler(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
     with_sampler(trainer, offset=0.5)
 
@@ -88,6 +98,7 @@ CORRUPTIONS = [
     (_wrong_cache, r"shared_prefix: .* by 0\.12 on process 0 .*share_prefixes=False"),
     (_other_prompts_kept, r"shared_prefix: .* on process 0 .*share_prefixes=False"),
     (_other_teacher, r"empty_skill: .* by 0\.1[0-9]* on process 0"),
+    (_padding_seen, r"batching: .*padded.* on process 0 .*positions that do not depend"),
     (_old_sampler, r"sampler: .* by 0\.5 on process 0 .*trained weights"),
 ]
 
@@ -144,8 +155,8 @@ def test_bounds_grow_with_the_rounding_of_a_coarse_policy(tmp_path: Path) -> Non
     trainer = make_trainer(tmp_path, **_coarse(tmp_path) | {"max_steps": 1})
     trainer.train()
     found = _logged(trainer, 0)
-    assert 5e-3 < found["self_check/empty_skill"] < 0.1
-    assert 0 < found["self_check/batching"] < found["self_check/empty_skill"]  # hardly any where bfloat16 is emulated
+    assert 5e-3 < found["self_check/shared_prefix"] < 0.1
+    assert 0 < found["self_check/batching"] < found["self_check/shared_prefix"]  # hardly any where bfloat16 is emulated
 
 
 @pytest.mark.parametrize(("corrupt", "message"), mostly_full(CORRUPTIONS[:-1], quick=1))

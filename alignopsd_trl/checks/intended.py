@@ -19,6 +19,7 @@ from datasets import Dataset
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.checks import tasks
 from alignopsd_trl.checks.loading import check_policy
+from alignopsd_trl.checks.model_files import check_architecture
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.settings import check_settings
 from alignopsd_trl.checks.tasks import refuse_given
@@ -81,7 +82,9 @@ class Intended:
         if not isinstance(self.model, str):
             return None
         options, template = as_mapping(self.args.model_init_kwargs), as_mapping(self.args.chat_template_kwargs)
-        return check_policy(self.model, template, not self.has_tokenizer, bool(options.get("trust_remote_code")))
+        trusts = bool(options.get("trust_remote_code", self.args.trust_remote_code))
+        judge = partial(check_architecture, args=self.args, method=self.method)
+        return check_policy(self.model, template, not self.has_tokenizer, trusts, judge=judge)
 
 
 def check(intended: Intended) -> None:

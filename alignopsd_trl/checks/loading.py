@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_shapes
+from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_types
 from alignopsd_trl.models import SHIPPED_MODELS, available, end_ids, load_tokenizer, resolve_model, unreadable
-from alignopsd_trl.options import Share, check_values
+from alignopsd_trl.patched import patched
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,6 +25,7 @@ def check_policy(
     own_tokenizer: bool = True,
     trust_remote_code: bool = False,
     saves: bool = True,
+    judge: Callable[[PreTrainedModel], None] = lambda model: None,
 ) -> PreTrainedTokenizerBase | None:
     """Checks the files of a policy's folder, but not of one that comes with the package.
 
@@ -29,6 +34,7 @@ def check_policy(
         kwargs: options of the chat template.
         own_tokenizer: whether the folder's tokenizer will be used.
         saves: whether the model will be saved; transformers loads some models that it can't save.
+        judge: gets the model, without weights; raises `ValueError` for one that the run can't train.
 
     Returns:
         The tokenizer, if there is one to check.
@@ -50,10 +56,11 @@ def check_policy(
     if (folder / "adapter_config.json").is_file():  # the base model is elsewhere
         return None
     model = empty_model(folder, trust_remote_code)
+    judge(model)
     if saves:
         with unreadable(folder, "generation_config.json"):
             model.generation_config.validate(strict=True)
-    return load_tokenizer(str(folder), model, kwargs) if own_tokenizer else None
+    return load_tokenizer(str(folder), model, kwargs, trust_remote_code=trust_remote_code) if own_tokenizer else None
 
 
 def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
@@ -79,33 +86,39 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
         if (folder / "generation_config.json").is_file():
             model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
         end_ids(model, 0)
-        check_values({"min_p": model.generation_config.min_p}, {"min_p": Share})
         if model.generation_config.stop_strings:
             raise ValueError("it has stop_strings, which end no response here")
-    if getattr(config, "quantization_config", None) is None:  # quantized weights have other shapes
-        _compare_weights(folder, model)
+    if getattr(config, "quantization_config", None) is None:  # quantized weights have other types and shapes
+        _compare_weights(folder, model, trust_remote_code)
     return model
 
 
-def _compare_weights(folder: Path, model: PreTrainedModel) -> None:
-    """Compares names and shapes of a folder's weights with those of the model. transformers makes up weights that are
-    not in the files. It also renames some; files with names unknown to the model pass unchecked."""
-    wanted, written = dict(model.named_parameters(remove_duplicate=False)), weight_shapes(folder)
-    for file, shapes in written.items():
-        for name, shape in sorted(shapes.items()):
-            if name in wanted and shape != list(wanted[name].shape):
-                raise ValueError(
-                    f"{file}: {name} has the shape {shape}, and by config.json it has {list(wanted[name].shape)}; copy "
-                    "both from the same model"
-                )
-    names = {name for shapes in written.values() for name in shapes}
-    found = {id(wanted[name]) for name in names & wanted.keys()}  # tied weights are one parameter of several names
-    missing = sorted(name for name, weight in wanted.items() if id(weight) not in found)
-    if names and missing and names <= wanted.keys() | dict(model.named_buffers()).keys():
-        raise ValueError(
-            f"model={str(folder)!r} lacks {len(missing)} of {len(wanted)} weights, the first {missing[0]}; "
-            "copy the model again"
-        )
+def _compare_weights(folder: Path, model: PreTrainedModel, trust_remote_code: bool) -> None:
+    """Compares a folder's weights with those of its ``config.json``, by transformers' own loading onto the meta device:
+    it renames and merges as the loading of a run does, and reads headers alone."""
+    from transformers import AutoModelForCausalLM, modeling_utils
+    from transformers.integrations import accelerate
+
+    kind: Any = AutoModelForCausalLM if type(model).__module__.startswith("transformers_modules.") else type(model)
+    alone, silent = {"is_deepspeed_zero3_enabled": lambda: False}, patched(modeling_utils.logger, disabled=True)
+    whole = patched(modeling_utils, **alone, is_fsdp_enabled=lambda: False), patched(accelerate, **alone)
+    options = {"use_safetensors": True, "ignore_mismatched_sizes": True, "trust_remote_code": trust_remote_code}
+    with redirect_stderr(StringIO()), silent, whole[0], whole[1], unreadable(folder, "weights"):
+        _, found = kind.from_pretrained(folder, device_map="meta", output_loading_info=True, **options)
+    numbered = partial(re.compile(r"\d+").sub, "N")
+    own, modules = {numbered(name) for name, _ in model.named_parameters()}, {name for name, _ in model.named_modules()}
+    missing = sorted(found["missing_keys"])
+    problems = [f"has {one[0]} of the shape {[*one[1]]}, and not {[*one[2]]}" for one in found["mismatched_keys"]]
+    problems += [f"lacks {len(missing)} of {len(model.state_dict())} weights, the first {one}" for one in missing]
+    for name in sorted(found["unexpected_keys"]):  # a value head or layers of another prediction change nothing
+        inside = name.rpartition(".")[0]
+        if numbered(name) in own or modules & {inside or name, inside.rpartition(".")[0] or name}:
+            problems.append(f"holds {name}, and the model of its config.json does not")
+    for name, kind in weight_types(folder).items():
+        if kind not in ("F64", "F32", "F16", "BF16") and (name.endswith("weight") or numbered(name) in own):
+            problems.append(f"has {name} of the type {kind}, quantised, but its config.json has no quantization_config")
+    if problems:
+        raise ValueError(f"model={str(folder)!r} {problems[0]}; copy the model again, all files from one place")
 
 
 def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

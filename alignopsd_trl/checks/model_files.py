@@ -1,17 +1,21 @@
-"""Checks a model's files without loading them, and compares them with the loaded model."""
+"""Checks a model's files without loading them, and its architecture, whose weights may be on the meta device."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.models import SHIPPED_MODELS, resolve_model
 from alignopsd_trl.runs.files import read_json
+from alignopsd_trl.scoring.packing import depends_on_length
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from alignopsd_trl.config import AlignOPSDConfig
+    from alignopsd_trl.methods import Method
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -27,7 +31,7 @@ def check_model_name(name: str) -> None:
         )
 
 
-WEIGHTS, ADAPTERS = ("*.safetensors", "pytorch_model*.bin"), ("adapter_model*.safetensors", "adapter_model*.bin")
+WEIGHTS, ADAPTERS = "*.safetensors", "adapter_model*.safetensors"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
 
@@ -41,17 +45,15 @@ def check_weights(folder: Path) -> None:
         raise ValueError(f"model={str(folder)!r} holds no config.json; give a model's folder")
     for file in sorted(folder.glob("*.json")):
         _check_json(file)
-    index = folder / "model.safetensors.index.json"
-    try:
-        named = set(json.loads(index.read_text("utf-8"))["weight_map"].values()) if index.is_file() else set()
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{index} is damaged (it has no weight_map); copy the model again") from error
-    if missing := sorted(name for name in named if not (folder / name).is_file()):
-        raise ValueError(f"{index} names {missing[0]}, which is not there; copy the model again")
     wanted = ADAPTERS if (folder / "adapter_config.json").is_file() else WEIGHTS
-    if not any(file for pattern in wanted for file in folder.glob(pattern)):
-        raise ValueError(f"model={str(folder)!r} holds no weights ({wanted[0]}); copy the model again")
-    weight_shapes(folder)
+    if not any(folder.glob(wanted)):
+        if pickled := next(folder.glob("*.bin"), None):
+            raise ValueError(
+                f"model={str(folder)!r} holds its weights as a pickle ({pickled.name}), which can run code and is not "
+                "read; save it as safetensors, with model.save_pretrained"
+            )
+        raise ValueError(f"model={str(folder)!r} holds no weights ({wanted}); copy the model again")
+    weight_types(folder)
 
 
 def _check_json(file: Path) -> None:
@@ -67,46 +69,78 @@ def _check_json(file: Path) -> None:
 OBJECTS = ("config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json")
 
 
-def weight_shapes(folder: Path) -> dict[Path, dict[str, list[int]]]:
-    """Returns the shapes of each safetensors file by the weights' names, from its header.
+def weight_types(folder: Path) -> dict[str, str]:
+    """Returns the number formats of a folder's weights by their names, from the headers of its safetensors files.
 
     Raises:
         ValueError: if a file was cut short or has no readable header.
     """
     from safetensors import SafetensorError, safe_open
 
-    shapes = {}
+    types: dict[str, str] = {}
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="numpy") as content:
-                shapes[file] = {name: content.get_slice(name).get_shape() for name in content.keys()}  # noqa: SIM118
+                types |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise ValueError(f"{file} is cut short or damaged ({error}); copy the model again") from error
-    return shapes
+    return types
 
 
-def positions_of(name: str) -> int | None:
-    """Returns the number of positions in a model's ``config.json``; `None` if it states none."""
-    content = read_json(Path(resolve_model(name)).expanduser() / "config.json") or {}
-    return content.get("text_config", content).get("max_position_embeddings")
+def check_architecture(model: PreTrainedModel, args: AlignOPSDConfig, method: Method) -> None:
+    """Raises `ValueError` for a model that can't be trained over turn rows, or not under this configuration."""
+    config: Any = model.config.get_text_config()
+    if getattr(config, "num_hidden_layers", 1) < 1:
+        raise ValueError(f"the model has num_hidden_layers={config.num_hidden_layers}; take one with layers")
+    declared = getattr(config, "router_aux_loss_coef", 0.0)
+    balanced = declared if args.router_aux_loss_coef is None else args.router_aux_loss_coef
+    if hasattr(config, "output_router_logits") and balanced != 0.0:
+        raise ValueError(
+            "a mixture-of-experts load-balancing loss is a mean per micro-batch, which sub-chunks would change; "
+            "set router_aux_loss_coef=0.0"
+        )
+    if args.merges_rows and (unmerged := depends_on_length(config)):
+        raise ValueError(f"merge_rows=True would change what this model computes: {unmerged}; set merge_rows=False")
+    names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
+    changed = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name, None) not in (None, 1)]
+    if changed and method.kept_logits and getattr(method, "needs_matches", False):
+        raise ValueError(
+            "auxiliary_loss='distribution' mixes views where the head makes logits, which this model changes "
+            f"afterwards ({changed[0]}); use rectify=False"
+        )
+    from torch.nn import Embedding
+
+    words, positions = model.get_input_embeddings(), getattr(config, "max_position_embeddings", None) or 0
+    tables = [one.num_embeddings for one in model.modules() if isinstance(one, Embedding) and one is not words]
+    learned = any(positions <= number <= positions + 2 for number in tables)
+    if why := depends_on_length(config) or ("they are learned" if learned else None):
+        given = {**vars(config), **(getattr(config, "rope_parameters", None) or {})}
+        if told := beyond_positions(given.get("original_max_position_embeddings") or positions, args):
+            raise ValueError(f"{told} ({why}: beyond, there are none or log-probs depend on the batch)")
 
 
 def beyond_positions(positions: int | None, args: AlignOPSDConfig) -> str:
-    """Returns a warning if turns may exceed the model's positions, else an empty text.
+    """Returns a note if turns may exceed so many positions of a model, else an empty text.
 
     Raises:
         ValueError: if a response alone may.
     """
     name = max("max_completion_length", "teacher_max_completion_length", key=lambda one: getattr(args, one) or 0)
     response = getattr(args, name)
-    if positions is None or args.max_prompt_length + response <= positions:
+    if not positions or args.max_prompt_length + response <= positions:
         return ""
     if response >= positions:
         raise ValueError(f"{name}={response} is not less than the model's {positions} positions; lower it")
     return (
         f"the model was made for {positions} positions, and max_prompt_length={args.max_prompt_length} with responses "
-        f"of {response} tokens may need more; set max_prompt_length={max(positions - response, 1)} or less"
+        f"of {response} tokens may need more; set max_prompt_length={positions - response} or less"
     )
+
+
+def positions_of(name: str) -> int | None:
+    """Returns the number of positions in a model's ``config.json``; `None` if it states none."""
+    content = read_json(Path(resolve_model(name)).expanduser() / "config.json") or {}
+    return content.get("text_config", content).get("max_position_embeddings")
 
 
 def check_tokenizer(folder: Path) -> None:

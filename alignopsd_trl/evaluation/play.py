@@ -124,7 +124,7 @@ def evaluate(
         skills: gives the skill for the policy's own prompt (the starred rows of the table); made by `skill_source`.
         temperature: the sampling temperature; `0` decodes greedily.
         top_p, top_k, min_p, repetition_penalty: options of sampling, as in [`~trl.GRPOConfig`], whose values a
-            trainer's own evaluations use. The model's ``generation_config`` is ignored for these.
+            trainer's own evaluations use. The model's ``generation_config`` is ignored.
         seed: the sampling seed. An episode's own seed depends on its task alone.
         max_completion_length: tokens of a response at most.
         batch_size: episodes played at once.

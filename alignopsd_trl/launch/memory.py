@@ -25,7 +25,7 @@ ENCODERS = {"lexical": 0, "tiny": 130_000, "tiny_situated": 160_000, "Qwen/Qwen3
 """Number of parameters of the named sentence encoders; from the published weights."""
 
 
-def backbone(name: str) -> Backbone:
+def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
     """Returns the shape of a model, from its name or its config file.
 
     Raises:
@@ -38,7 +38,7 @@ def backbone(name: str) -> Backbone:
     if not path.is_dir():
         known = ", ".join(one.hub_id for one in BACKBONES.values())
         raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {known}")
-    return shape_of(name, AutoConfig.from_pretrained(path).get_text_config())
+    return shape_of(name, AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).get_text_config())
 
 
 def shape_of(name: str, config: Any) -> Backbone:

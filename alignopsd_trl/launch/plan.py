@@ -111,7 +111,7 @@ def memory_facts(
     Raises:
         ValueError: if the sampler's share can't hold its weights.
     """
-    shape, gpu = backbone(policy_of(model)), gpu_memory(recipe.gpu_gib)
+    shape, gpu = backbone(policy_of(model), args.trust_remote_code), gpu_memory(recipe.gpu_gib)
     method = get_method(args.method)(args)
     encoder = encoder_bytes(recipe.encoder if method.needs_encoder else None)
     found = estimate(

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import BatchSampler, Responses
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.packing import why_plain
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
+logger: Any = logging.get_logger(__name__)
 PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
 """Values of sampling options that leave the model's distribution unchanged."""
+
+_SHAPES_NOTHING = re.compile("_|(bos|eos|pad|decoder_start)_|transformers|use_cache|cache|max_|do_sample|output|return")
+_COUNTS = ("top_k", "no_repeat_ngram_size", "min_new_tokens", "min_length")  # of which 1 is not neutral
+
+
+def by_options_alone(model: Any) -> AbstractContextManager[None]:
+    """Takes a model's own ``generation_config`` away while the context is open: ``generate`` would take from it all
+    that its caller leaves open."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return patched(inner, generation_config=GenerationConfig())
+
+
+def tell_left_out(model: Any, options: Mapping[str, Any]) -> None:
+    """Says once what a model's own ``generation_config`` would change in sampling and these options don't."""
+    own = model.generation_config.to_diff_dict().items()
+    shaping = [(name, value) for name, value in own if value and not _SHAPES_NOTHING.match(name)]
+    changed = [one for one in shaping if (one[1] != 1 or one[0] in _COUNTS) and options.get(one[0]) != one[1]]
+    told = ", ".join(f"{name}={value!r}" for name, value in changed)
+    if told:
+        logger.warning_once(f"the model's generation_config ({told}) shapes no sampling: only the run's own options do")
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:
@@ -45,6 +70,7 @@ def plain_sampler(
         options: sampling options, ``temperature`` and those of `PLAIN`.
         batch_size: number of responses side by side; the loop takes as many as one call has.
     """
+    tell_left_out(model, options)
     if any(options.get(name) not in values for name, values in PLAIN.items()) or not shares_prompts(model):
         return ModelGenerator(model, tokenizer, end_ids, max_tokens=max_tokens, batch_size=batch_size, **options)
     attention, pad_id = attention_of(model), tokenizer.pad_token_id
@@ -62,8 +88,7 @@ class ModelGenerator:
         temperature: the sampling temperature; `0` decodes greedily.
         max_tokens: tokens of a response at most.
         batch_size: prompts of one call of ``generate``.
-        top_p, top_k, min_p, repetition_penalty: as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is
-            ignored for these, as in training.
+        options: of `PLAIN`, as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is ignored.
     """
 
     def __init__(
@@ -74,20 +99,18 @@ class ModelGenerator:
         temperature: float,
         max_tokens: int,
         batch_size: int = 64,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
+        **options: Any,
     ):
         self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
         self.end_ids = list(end_ids)
-        sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        self._options = (sampled if temperature > 0 else {"do_sample": False}) | {
-            "repetition_penalty": repetition_penalty,
-            "max_new_tokens": max_tokens,
-            "eos_token_id": self.end_ids,
-            "pad_token_id": tokenizer.pad_token_id,
-        }
+        sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, **options}
+        self._options = GenerationConfig(
+            **(sampled if temperature > 0 else {"repetition_penalty": options.get("repetition_penalty")}),
+            max_new_tokens=max_tokens,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=self.end_ids,
+            pad_token_id=tokenizer.pad_token_id,
+        )
 
     @torch.no_grad()
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
@@ -99,7 +122,8 @@ class ModelGenerator:
             )
             inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
             generate: Any = self._model.generate
-            sampled = generate(**inputs, **self._options)[:, inputs["input_ids"].size(1) :]
+            with by_options_alone(self._model):
+                sampled = generate(**inputs, generation_config=self._options)[:, inputs["input_ids"].size(1) :]
             responses += [self._cut(row) for row in sampled.tolist()]
         return Responses(responses, None)
 

@@ -47,8 +47,10 @@ def why_plain(config: Any, attention: str) -> str | None:
 
 def depends_on_length(config: Any) -> str | None:
     """Returns why the encoding of a token's position depends on the row's length, or ``None`` if it does not."""
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    return f"its rope_type={rope!r} depends on the length of the row" if rope in ("dynamic", "longrope") else None
+    given = getattr(config, "rope_parameters", None) or {}
+    kinds = [given, *(one for one in given.values() if isinstance(one, dict))]  # layers may have their own
+    found = [kind for one in kinds if (kind := one.get("rope_type")) in ("dynamic", "longrope")]
+    return f"its rope_type={found[0]!r} depends on the length of the row" if found else None
 
 
 @dataclass(frozen=True)

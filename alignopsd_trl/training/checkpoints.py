@@ -55,6 +55,7 @@ class Checkpoints(TrainerCallback):
 
     def __post_init__(self) -> None:
         self._loss_is_finite, self.run = True, ""
+        self._resumed: tuple[int, str] | None = None  # update and folder's name
 
     def saw_loss(self, loss: torch.Tensor) -> None:
         """Records the loss of a micro-batch."""
@@ -76,6 +77,9 @@ class Checkpoints(TrainerCallback):
     def check_weights(self, update: int) -> None:
         """Raises `RunStopped` on all processes if the weights are not finite."""
         if self.processes.agree(int(not weights_are_finite(self.policy.model))):
+            if self._resumed is not None and self._resumed[0] == update:
+                told = f"the weights of {self._resumed[1]} are not finite: its file is damaged; remove this folder"
+                raise RunStopped(f"{told} and resume from an earlier checkpoint, or copy it again")
             raise RunStopped(
                 f"after update {update} the weights are not finite; they were not saved, and "
                 f"{last_good(self.output_dir)}. Lower learning_rate or set max_grad_norm"
@@ -112,6 +116,7 @@ class Checkpoints(TrainerCallback):
         """Restores the checkpoint's state and removes files that were written after it."""
         self.run = run.id
         state = load_state(run.resume)
+        self._resumed = None if run.resume is None else (run.update, Path(run.resume).name)
         self.seconds.resume(state.get("seconds", 0.0))
         self.phases.total.update(state.get("phases", {}))
         self.failed.recent = state.get("failed", [])

@@ -1,15 +1,15 @@
-"""Checks of a trainer's rewards and policy; `alignopsd_trl.checks` has those that need no trainer."""
+"""Checks of a trainer's rewards and tokenizer; `alignopsd_trl.checks` has those that need no trainer."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.methods import Method
-from alignopsd_trl.trl_compat.model import logits_after_head, why_not_merged, why_not_shared
+from alignopsd_trl.trl_compat.model import why_not_shared
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
@@ -33,26 +33,12 @@ def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callab
     )
 
 
-def check_policy(trainer: Trainer, method: Method) -> None:
-    """Raises `ValueError` for a policy that can't be trained over turn rows, or not under this configuration."""
-    args, tokenizer = trainer.args, trainer.processing_class
-    if trainer.aux_loss_enabled:
-        raise ValueError(
-            "a mixture-of-experts load-balancing loss is a mean per micro-batch, which sub-chunks would change; "
-            "set router_aux_loss_coef=0.0"
-        )
-    if args.merges_rows and (unmerged := why_not_merged(trainer)):
-        raise ValueError(f"merge_rows=True would change what this model computes: {unmerged}; set merge_rows=False")
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raises `ValueError` for a processing class that can't make prompts or end turns."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ValueError("processing_class must be a tokenizer: prompts are text")
     if tokenizer.eos_token_id is None:
         raise ValueError("processing_class has no eos_token, which ends a turn; set tokenizer.eos_token")
-    mixes = method.kept_logits and getattr(method, "needs_matches", False)
-    if mixes and (changed := logits_after_head(trainer)):
-        raise ValueError(
-            "auxiliary_loss='distribution' mixes views where the head makes logits, which this model changes "
-            f"afterwards ({changed}); use rectify=False"
-        )
 
 
 def shares_prefixes(trainer: Trainer, method: Method) -> bool:

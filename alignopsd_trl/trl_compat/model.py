@@ -18,7 +18,7 @@ from trl.trainer import grpo_trainer
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.options import as_mapping
 from alignopsd_trl.patched import patched
-from alignopsd_trl.scoring.packing import depends_on_length, why_plain
+from alignopsd_trl.scoring.packing import why_plain
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 
 if TYPE_CHECKING:
@@ -115,18 +115,14 @@ def why_not_shared(trainer: Trainer) -> str | None:
     return why_plain(text_config(trainer), attention_of(trainer))
 
 
-def why_not_merged(trainer: Trainer) -> str | None:
-    """Returns the reason why turns of a dialogue can't share a row with this model, or ``None`` if they can."""
-    return depends_on_length(text_config(trainer))
-
-
-def logits_after_head(trainer: Trainer) -> str | None:
-    """Returns the setting that changes a model's logits after its head, or `None`. The order of logits stays the same,
-    but a mixture computed inside the head would miss the change."""
-    config = text_config(trainer)
-    names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
-    found = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name, None) not in (None, 1)]
-    return found[0] if found else None
+def without_noise(*models: Any) -> None:
+    """Switches off all dropout and jitter of models. TRL's own switch reaches modules, and neither what attention reads
+    from the configuration nor what modules copied from it."""
+    modules = [module for model in models if model is not None for module in model.modules()]
+    for owner in (*modules, *(one.config for one in modules if hasattr(one, "config"))):
+        for name, value in [*vars(owner).items()]:
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(owner, name, 0.0)
 
 
 def without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:

@@ -12,6 +12,7 @@ import torch
 from alignopsd_trl.rollout import AnySampler
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.sampling.plain import PLAIN
 from alignopsd_trl.scoring.kv_memory import CacheLimits, cache_limits, token_bytes
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.trl_compat.model import (
@@ -35,16 +36,9 @@ def samples_plainly(trainer: Trainer) -> bool:
         return False
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or why_not_shared(trainer):
         return False
-    config = trainer.generation_config
-    return (
-        config.do_sample
-        and config.top_k in (None, 0)
-        and config.top_p in (None, 1.0)
-        and config.min_p in (None, 0.0)
-        and config.repetition_penalty in (None, 1.0)
-        and not trainer.args.generation_kwargs
-        and not trainer.args.cache_implementation
-    )
+    config, changed = trainer.generation_config, trainer.args.generation_kwargs or trainer.args.cache_implementation
+    plain = all(getattr(config, name) in values for name, values in PLAIN.items())
+    return config.do_sample and plain and not changed
 
 
 def free_memory(device: torch.device) -> int | None:

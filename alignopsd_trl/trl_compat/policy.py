@@ -13,7 +13,7 @@ import torch
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.patched import patched
 from alignopsd_trl.trl_compat.model import policy_of
-from alignopsd_trl.trl_compat.scoring import Body, WatchedModel, as_causal, head_on_labels, logits_at, moved_by
+from alignopsd_trl.trl_compat.scoring import Body, WatchedModel, as_causal, head_on_labels, logits_at
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class TrainedPolicy:
         ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
         mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
         read = (rows["completion_mask"] * rows["tool_mask"]).any(dim=0).nonzero().squeeze(1)
-        places = (rows["prompt_ids"].size(1) - 1 + read - moved_by(trainer, mask)) % ids.size(1)
+        places = (rows["prompt_ids"].size(1) - 1 + read - mask.argmax(dim=1, keepdim=True)) % ids.size(1)
         tiled = logits_at(trainer.accelerator.unwrap_model(model), tokens[:, read].flatten(0, 1))
         states = body.states.gather(1, places.unsqueeze(-1).expand(-1, -1, body.states.size(-1)))
         with trainer.accelerator.autocast(), tiled, body.replayed(states):

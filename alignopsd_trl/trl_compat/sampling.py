@@ -18,6 +18,7 @@ from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Response, Responses, SamplerDown
 from alignopsd_trl.sampling.backend import Backend, SilentTeacher
+from alignopsd_trl.sampling.plain import by_options_alone
 from alignopsd_trl.sampling.vllm import SteppingSampler, TogetherSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
@@ -45,7 +46,7 @@ class EngineSampler:
             policy_of(trainer)._is_fsdp_managed_module = True
             if trainer.use_vllm:
                 strategies.reshard(trainer.model)
-        with self._settings(), _without_ended_trackers(trainer):
+        with self._settings(), by_options_alone(policy_of(trainer)), _without_ended_trackers(trainer):
             return Responses(*trainer._generate_single_turn(prompts, None, {}, num_generations=1))
 
     def _settings(self) -> AbstractContextManager[None]:

@@ -86,30 +86,24 @@ def logits_at(model: PreTrainedModel, tokens: torch.Tensor) -> AbstractContextMa
 
 
 def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
-    """Returns the model, without masks where it needs none (`padded_behind`). Masks are needed for sliding windows,
-    layers of other kinds, positions that depend on the row's length, and flash attention, which packs tokens by the
-    mask."""
-    return model if why_not_shared(trainer) else partial(padded_behind, model)
+    """Returns the model with all padding behind its rows (`padded_behind`), without masks where it needs none. Masks
+    are needed for sliding windows, layers of other kinds, positions that depend on the row's length, and flash
+    attention, which packs tokens by the mask."""
+    return partial(padded_behind, model, bool(why_not_shared(trainer)))
 
 
-def moved_by(trainer: Trainer, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Returns ``(R, 1)``, the number of positions by which `as_causal` moves a row's tokens to the front."""
-    first = attention_mask.argmax(dim=1, keepdim=True)
-    return torch.zeros_like(first) if why_not_shared(trainer) else first
-
-
-def padded_behind(
-    model: torch.nn.Module, labels: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
-) -> Any:
-    """Runs the model on left-padded rows ``(R, T)`` with all padding moved behind and no mask, for the fastest
-    attention kernel without repeated keys for grouped heads. This is exact, since no token attends to later ones."""
-    column = torch.arange(input_ids.size(1), device=input_ids.device)
-    first = attention_mask.argmax(dim=1, keepdim=True)
+def padded_behind(model: torch.nn.Module, masked: bool, labels: torch.Tensor, **inputs: Any) -> Any:
+    """Runs the model on left-padded rows ``(R, T)`` with all padding moved behind, so that positions are those of the
+    unpadded rows in every model. This is exact, since no token attends to later ones. If not ``masked``, the model gets
+    no mask, for the fastest attention kernel without repeated keys for grouped heads."""
+    mask, column = inputs.pop("attention_mask"), torch.arange(labels.size(1), device=labels.device)
+    first = mask.argmax(dim=1, keepdim=True)
     forth, back = (column + first) % len(column), (column[:-1] - first) % len(column)
-    output = model(input_ids=input_ids.gather(1, forth), labels=labels.gather(1, forth), **inputs)
+    inputs |= {"input_ids": inputs["input_ids"].gather(1, forth), "labels": labels.gather(1, forth)}
+    output = model(**inputs, **({"attention_mask": mask.gather(1, forth)} if masked else {}))
     for name in ("log_probs", "entropy"):  # (R, T - 1): each position predicts the next token
         if (values := getattr(output, name, None)) is not None:
-            values = values.gather(1, back.clamp(max=len(column) - 2))
+            values = values[:, 1 - len(column) :].gather(1, back.clamp(max=len(column) - 2))  # behind virtual tokens
             setattr(output, name, values.masked_fill(labels[:, 1:] == -100, 0.0))
     return output
 

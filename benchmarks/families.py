@@ -1,0 +1,77 @@
+"""Trains a tiny policy of random weights of each model family and writes the page of what was tried.
+
+    python benchmarks/families.py docs/families.md
+
+Two rounds of `align_opsd` on a toy game (window and conversation) and on tools in the chat template's own format; all
+log-probs against forwards without padding; an evaluation; a model saved and loaded; a run resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from fakes.families import FAMILIES, makes_calls, save_family, try_family  # noqa: E402
+
+PAGE = """# Model families
+
+Each family below was trained as a tiny policy: random weights, two layers, a small byte-level tokenizer, and TRL's own
+copy of the chat template (ChatML where TRL has none). No real checkpoint was tried. A *yes* means: two rounds of
+`align_opsd` ended, every log-prob was that of a forward without padding, an evaluation played, the saved model loaded
+again, and the run resumed. The last column is the largest difference of a log-prob.
+
+`python benchmarks/families.py docs/families.md` makes this page; `tests/test_families.py` trains twelve of them.
+
+| family | class | template | window | conversation | native calls | difference |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+NOTES = """
+- Mixtures of experts need `router_aux_loss_coef=0.0`; without it they are refused before the weights are loaded.
+- Only Llama, Qwen2 and Qwen3 encode a shared prompt once; the others sample by transformers' `generate` without vLLM.
+- Where the encoding of positions changes with the row's length (`longrope`, dynamic RoPE), or positions are learned
+  (GPT-2), `max_prompt_length` and the longest response must stay within the positions that the model was made for, and
+  conversations with `longrope` need `merge_rows=False`.
+- A model's own `generation_config` shapes no sampling; only its end tokens are taken from it.
+"""
+
+
+def tried(policy: Path, folder: Path, kind: str, differences: list[float]) -> str:
+    """Returns what a cell says: *yes*, or why not."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        try:
+            found = try_family(policy, folder, kind)
+        except Exception as error:  # the table says what any family ends with
+            print(f"{folder}: {type(error).__name__}: {error}", file=sys.stderr)
+            return f"no: {type(error).__name__}"
+    differences.append(found["log-probs"])
+    return "yes" if kind != "calls" or found["calls"] else "no call was read"
+
+
+def main(page: Path) -> None:
+    lines = []
+    for name, family in FAMILIES.items():
+        with tempfile.TemporaryDirectory() as place:
+            policy, differences = Path(place) / "policy", list[float]()
+            save_family(family, policy)
+            cells = []
+            for kind in ("window", "conversation", "calls"):
+                if kind == "conversation" and not family.conversation:
+                    cells.append("not tried")
+                elif kind == "calls" and not (family.conversation and makes_calls(family)):
+                    cells.append("not tried" if not family.conversation else "no tools in the template")
+                else:
+                    cells.append(tried(policy, Path(place) / kind, kind, differences))
+        most = f"{max(differences):.0e}" if differences else "-"
+        shown = [name, f"`{family.config}`", f"`{family.template}`" if family.template else "ChatML", *cells, most]
+        lines.append(f"| {' | '.join(shown)} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    page.write_text(PAGE + "\n".join(lines) + "\n" + NOTES, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
