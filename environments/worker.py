@@ -78,9 +78,13 @@ class Slots:
         try:
             if slot not in self._environments:
                 self._environments[slot] = self._factory()
-            if getattr(self._environments[slot], "concurrent", False) is True:
-                return self._called(slot, kind, payload)
-            return self._lent(slot, kind, payload)
+            if kind != RESTORE:
+                return self._lent(slot, kind, payload)
+            task, actions = payload
+            self._lent(slot, RESET, task)
+            for action in actions:
+                self._lent(slot, STEP, action)
+            return None
         except EnvironmentsDown as error:
             return EnvironmentsDown(str(error))
         except BaseException as error:  # no signal raises here
@@ -91,9 +95,11 @@ class Slots:
             return found
 
     def _lent(self, slot: int, kind: str, payload: Any) -> Any:
+        if getattr(self._environments[slot], "concurrent", False) is True:
+            return self._called(slot, kind, payload)
         stream = self._streams.setdefault(slot, Stream())
-        if kind in (RESET, RESTORE):
-            stream.begin((payload if kind == RESET else payload[0]).get("seed"))
+        if kind == RESET:
+            stream.begin(payload.get("seed"))
         stream.install()
         try:
             return self._called(slot, kind, payload)
@@ -106,13 +112,7 @@ class Slots:
             return environment.step(payload)
         if kind == FINISH:
             return environment.finish()
-        if kind == RESET:
-            return resetting(environment, payload)()
-        task, actions = payload
-        resetting(environment, task)()
-        for action in actions:
-            environment.step(action)
-        return None
+        return resetting(environment, payload)()
 
 
 def _watch(parent: int, folder: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,10 +17,12 @@ import pytest
 import torch
 from fakes.toy import ToyEnvironment
 from fakes.trainers import make_trainer
+from fakes.worlds import Drawing
 
 from alignopsd_trl.environments import Failure, Opening, PlainEnvironment, SerialBatch, Step, open_batch
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
 from alignopsd_trl.environments.alike import difference
+from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import MOST_HANGING
 from alignopsd_trl.rollout import episode_seeds
 
@@ -94,7 +98,7 @@ def test_playing_leaves_the_numbers_of_the_process_alone() -> None:
         assert numbers(True) == numbers(False)
 
 
-def test_turns_in_one_thread_and_worker_processes_see_the_same() -> None:
+def test_turns_and_a_serial_batch_see_the_same() -> None:
     seen = []
     for batch in (open_batch(Unseeded, 16), SerialBatch([Unseeded() for _ in range(16)])):
         seen.append(_played(batch))
@@ -102,40 +106,49 @@ def test_turns_in_one_thread_and_worker_processes_see_the_same() -> None:
     assert seen[0] == seen[1]
 
 
-class InProcesses(Unseeded):
-    concurrent = "processes"
-
-    def _draw(self) -> tuple[float, float, float]:
-        return random.gauss(0, 1), float(np.random.normal()), 0.0
-
-
+@pytest.mark.full
 def test_worker_processes_see_what_turns_see() -> None:
-    batch = open_batch(InProcesses, 16)
-    assert batch.environment(0) is None, "it lives elsewhere"
+    """Also where a worker was lost and its episodes were played again."""
+    batch = open_batch(Drawing, 16)
+    assert batch.environment(0) is None and batch.name == "Drawing" and batch.takes_dynamics_seed is False
     apart = _played(batch)
+    processes = {one.info["process"] for one in batch.step(range(16), ["where"] * 16)}
+    assert os.getpid() not in processes
+    (lost,) = batch.step([3], ["leave"])
+    assert isinstance(lost, Failure) and lost.message.startswith("SystemExit: leave (worlds.py")
+    (odd,) = batch.step([4], ["lock"])
+    assert isinstance(odd, Failure) and "what step() returned can't leave the worker process: " in odd.message
+    os.kill(min(processes), signal.SIGKILL)
+    kept = [0, 1, 8, 9]
+    went_on = batch.step(kept, ["go"] * 4), batch.finish(kept)
+    with pytest.raises(EnvironmentsDown, match="down"):
+        batch.step([0], ["down"])
     batch.close()
-    here = open_batch(InProcesses, 16, here=True)
-    assert isinstance(here.environment(0), InProcesses)
+    here = open_batch(Drawing, 16, here=True)
+    assert isinstance(here.environment(0), Drawing)
     assert apart == _played(here)
+    here.step(kept, ["where"] * 4)
+    assert went_on == (here.step(kept, ["go"] * 4), here.finish(kept))
     here.close()
 
 
-def test_a_factory_for_processes_may_be_a_lambda_and_is_refused_in_words_where_it_can_not_be_sent() -> None:
-    class Local(InProcesses):
+@pytest.mark.full
+def test_a_factory_for_processes_may_be_a_lambda() -> None:
+    class Local(Drawing):
         pass
 
     batch = open_batch(lambda: Local(), 2)
     assert isinstance(batch.reset([0], [{"seed": 1}])[0], Opening)
     batch.close()
+
+
+def test_what_can_not_be_sent_to_processes_is_refused_in_words() -> None:
     lock = threading.Lock()
-    with pytest.raises(TypeError, match="environment Local: its factory can't be sent to a worker process"):
-        open_batch(lambda: (lock, Local())[1], 2)
-
-    class Odd(InProcesses):
-        concurrent = "sometimes"
-
+    with pytest.raises(TypeError, match="environment Drawing: its factory can't be sent to a worker process"):
+        open_batch(lambda: (lock, Drawing())[1], 2)
+    odd = type("Odd", (Drawing,), {"concurrent": "sometimes"})
     with pytest.raises(ValueError, match="environment Odd: concurrent='sometimes' must be False"):
-        open_batch(Odd, 2)
+        open_batch(odd, 2)
 
 
 class OneParser(Careless):
