@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import random
 import signal
@@ -15,16 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes.toy import ToyEnvironment
-from fakes.trainers import make_trainer
+from fakes.toy import Scripted, ToyEnvironment, build_tokenizer, toy_dataset
+from fakes.trainers import make_config, make_trainer
 from fakes.worlds import Drawing
 
-from alignopsd_trl.environments import Failure, Opening, PlainEnvironment, SerialBatch, Step, open_batch
+from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.checks.intended import Intended, check
+from alignopsd_trl.environments import Failure, Opening, PlainEnvironment, SerialBatch, Step, TaskPanel, open_batch
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
 from alignopsd_trl.environments.alike import difference
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import MOST_HANGING
-from alignopsd_trl.rollout import episode_seeds
+from alignopsd_trl.methods import get_method
+from alignopsd_trl.rollout import Player, episode_seeds
+from alignopsd_trl.skills import load_skills, skill_source
+from alignopsd_trl.turns import Seeds
 
 SIBLINGS = 8
 
@@ -487,3 +494,63 @@ def test_a_reward_of_a_client_that_is_a_text_is_named() -> None:
     (failed,) = batch.step([0], ["go"])
     batch.close()
     assert "the reward of the client's step() is 'Invalid action.' (str), no number" in failed.message
+
+
+def _player(skills: Any, batch: Any) -> Player:
+    tokenizer = build_tokenizer()
+    return Player(
+        environments=batch,
+        renderer=Renderer(tokenizer, batch.prompt, PlayOptions(128)),
+        sampler=Scripted(lambda prompts: ([[tokenizer.eos_token_id] for _ in prompts], None)),
+        tokenizer=tokenizer,
+        end_ids=[tokenizer.eos_token_id],
+        skills=skill_source(load_skills(skills), tokenizer, 30),
+    )
+
+
+def _with_skill(skills: Any) -> list[Any]:
+    rows = [{"task_id": "a", "cards": [1]} for _ in range(4)]
+    batch = open_batch(type("Short", (Sound,), {"max_turns": 1, "prompt": ToyEnvironment.prompt}), 4, time_limit=0.2)
+    played = _player(skills, batch).play(rows, [Seeds(1, 1)] * 4, ["a"] * 4)
+    batch.close()
+    assert rows == [{"task_id": "a", "cards": [1]}] * 4
+    return played
+
+
+def test_a_skill_function_gets_its_own_row_and_tells_siblings_one_text() -> None:
+    count = iter(range(100))
+
+    def skill(task_text: str, row: dict[str, Any]) -> str:
+        row["task_id"] = "b"
+        row["cards"].append(2)
+        return f"pick {next(count)}"
+
+    played = _with_skill(skill)
+    assert {one.row["task_id"] for one in played} == {"a"} and len({one.skill_text for one in played}) == 1
+
+
+def test_a_skill_function_that_hangs_costs_the_episodes_of_its_task_within_the_time_limit() -> None:
+    gate = threading.Event()
+
+    def skill(task_text: str, row: dict[str, Any]) -> str:
+        gate.wait()
+        return ""
+
+    played = _with_skill(skill)
+    gate.set()
+    assert all(one.failed and "its skill: no answer within 0.2 s" in one.message for one in played)
+
+
+def test_a_stream_of_tasks_is_refused_in_words(tmp_path: Path) -> None:
+    config, rows = make_config(tmp_path, method="grpo"), toy_dataset(4).to_iterable_dataset()
+    with pytest.raises(ValueError, match="train_dataset is of the class IterableDataset.*Dataset.from_list"):
+        check(Intended(config, get_method("grpo")(config), object(), rows, factory=Sound))
+
+
+def test_a_panel_holds_dates_bytes_and_arrays_and_names_a_column_that_it_can_not_hold() -> None:
+    values = {"day": datetime.date(2026, 1, 2), "at": datetime.datetime(2026, 1, 2), "raw": b"x", "array": np.ones(2)}
+    panel = TaskPanel.of("mine", "test", [{"task_id": "a", **values}])
+    other = TaskPanel.of("mine", "test", [{"task_id": "a", **values, "array": np.zeros(2)}])
+    assert len(panel.checksum) == 16 and panel.checksum != other.checksum
+    with pytest.raises(ValueError, match="panel 'test', row 0: column 'odd' holds a object"):
+        _ = TaskPanel.of("mine", "test", [{"task_id": "a", "odd": object()}]).checksum
