@@ -99,6 +99,7 @@ setup(
         "huggingface_hub>=1",
         "jinja2",
         "joblib",  # knows the cores that a container may use
+        "cloudpickle",  # sends environments to worker processes
         "pandas>=2.2",
         "pyarrow>=18",
         "psutil",  # knows whether the owner of a partial folder lives

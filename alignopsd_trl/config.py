@@ -190,7 +190,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         0.4, "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."
     )
     environment_time_limit: Positive = option(
-        60.0, "Seconds for one reset or step; an episode that outlasts it ends as an error."
+        60.0,
+        "Seconds for one call of an environment or a skill function; an episode that outlasts it ends as an error.",
     )
     save_trajectories: bool = option(True, "Write trajectories with credit traces as parquet under output_dir.")
     record_tokens: bool = option(

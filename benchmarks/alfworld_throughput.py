@@ -123,7 +123,7 @@ def pool(games: list[Game], workers: int, steps: int) -> None:
 
 
 def memory(games: list[Game], resets: int) -> None:
-    from alignopsd_trl.environments.alfworld.engine.pool import ProcessBatch
+    from alignopsd_trl.environments.processes import ProcessBatch
 
     batch = ProcessBatch(Factory(), 1, workers=1, recycle_after=10**9)
     tasks = [{"task_id": game.task_id, "game": game.joined()} for game in games]

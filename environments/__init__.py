@@ -21,6 +21,7 @@ from alignopsd_trl.environments.batch import SerialBatch, ThreadedBatch, open_ba
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.plain import PlainEnvironment
+from alignopsd_trl.environments.processes import ProcessBatch
 
 __all__ = [
     "Chat",
@@ -31,6 +32,7 @@ __all__ = [
     "Message",
     "Opening",
     "PlainEnvironment",
+    "ProcessBatch",
     "Projection",
     "Prompt",
     "Record",

@@ -132,6 +132,9 @@ UNREWARDED = "unrewarded"
 """In ``info`` of an `Ending`: the agent returned no reward. Without reward functions somebody must give one."""
 
 
+LONGEST_MESSAGE = 4000  # characters of an exception's text
+
+
 @dataclass(frozen=True)
 class Failure:
     """An environment that raised, exceeded its time limit or returned an invalid value. It ends one episode."""
@@ -144,7 +147,17 @@ class Failure:
         """Makes the failure of an exception, with the line that raised it."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-        return cls("error", f"{type(error).__name__}: {error}{place}")
+        return cls("error", f"{type(error).__name__}: {text_of_error(error)}{place}")
+
+
+def text_of_error(error: BaseException) -> str:
+    """Returns the text of an exception of foreign code, which may raise itself, be endless or no Unicode."""
+    try:
+        text = str(error)
+    except BaseException as second:
+        return f"its text can't be read, since __str__ raises {type(second).__name__}"
+    shown = text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]} ..."
+    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -274,6 +287,10 @@ class TextEnvironment(ABC):
             task whose siblings do so ends the run.
         thinks_freely (`bool`, defaults to `False`): whether the text before the action counts as thinking in a response
             without think tags.
+        concurrent (`bool` or `str`, defaults to `False`): how many calls may run at once. `False`: the environments of
+            a process take turns, and each episode has the generators of `random`, `numpy.random` and torch's CPU to
+            itself, seeded from its ``seed``. `True`: calls run on threads, for code that waits (a server) and shares
+            nothing. ``"processes"``: calls run in a worker process for each core, for code that computes.
     """
 
     prompt: Prompt
@@ -281,6 +298,7 @@ class TextEnvironment(ABC):
     max_turns: int = 50
     openings_may_differ: bool = False
     thinks_freely: bool = False
+    concurrent: bool | str = False
 
     @abstractmethod
     def reset(self, *_: Any, **task: Any) -> Opening:
@@ -297,7 +315,8 @@ class TextEnvironment(ABC):
 
     @abstractmethod
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        """Parses any response into an action and a verdict on its format. Pure; never raises. ``admissible`` are the
+        """Parses any response into an action and a verdict on its format. Pure, also beside other calls; never raises.
+        ``admissible`` are the
         actions that were on offer, for rules that need them."""
 
     def finish(self) -> Ending | None:
@@ -316,6 +335,7 @@ class EnvironmentBatch(Protocol):
     increase in each round as ``environment/<name>``. If its attribute ``takes_dynamics_seed`` is true, tasks hold
     ``dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`. If it has a method ``worker(slot) -> int``,
     `step` is called from one thread per worker, each with the slots of that worker; else from the player's thread.
+    Unless its attribute ``projects_itself`` is false, a call of `project` has the environments' time limit.
     """
 
     prompt: Prompt

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from alignopsd_trl.environments.base import Suite, TextEnvironment
-from alignopsd_trl.environments.batch import check_environment
+from alignopsd_trl.environments.declared import check_environment
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.shipped import SHIPPED
 

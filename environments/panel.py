@@ -6,7 +6,36 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, time, timedelta
 from typing import Any
+
+
+def _written(panel: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row whose values JSON can hold.
+
+    Raises:
+        ValueError: names the column that can't be.
+    """
+    for name, value in row.items():
+        try:
+            json.dumps(value, default=_as_text)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(
+                f"panel {panel!r}, row {number}: column {name!r} holds a {type(value).__name__}, which its checksum "
+                "can't hold; store it as text or numbers"
+            ) from None
+    return dict(row)
+
+
+def _as_text(value: Any) -> Any:
+    """Converts a date, bytes or an array to what JSON holds."""
+    if isinstance(value, date | time | timedelta):
+        return str(value)
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).hex()
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is no JSON")
 
 
 @dataclass(frozen=True)
@@ -44,7 +73,8 @@ class TaskPanel:
     @property
     def checksum(self) -> str:
         """The first 16 hex digits of the sha256 over the rows in order (ids and every other column)."""
-        text = json.dumps([self.environment, [dict(row) for row in self.rows]], sort_keys=True, ensure_ascii=False)
+        rows = [_written(self.name, number, row) for number, row in enumerate(self.rows)]
+        text = json.dumps([self.environment, rows], sort_keys=True, ensure_ascii=False, default=_as_text)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def head(self, count: int) -> TaskPanel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -22,8 +23,13 @@ from alignopsd_trl.environments.base import (
     Opening,
     Projection,
     Step,
+    text_of_error,
 )
 
+MOST_WAITING = 64  # calls that may hang before no more are made
+LARGEST = 3.4e38  # of a number, as float32 holds it
+DEEPEST = 32  # levels of dicts and lists in an info
+MOST_BITS = 14_000  # of an int in an info: Python writes no longer ones
 LONGEST_TEXT = 1 << 18  # characters of an observation, a task text, an action, or all actions on offer together
 Value = TypeVar("Value")
 
@@ -41,8 +47,8 @@ class ValidatedBatch:
         ValueError: if ``max_turns`` or ``history_length`` is out of range.
     """
 
-    def __init__(self, batch: EnvironmentBatch, name: str):
-        self._batch, self.name = batch, name
+    def __init__(self, batch: EnvironmentBatch, name: str, time_limit: float = 60.0):
+        self._batch, self.name, self._time_limit = batch, name, time_limit
         self.prompt: Any = getattr(batch, "prompt", None)
         if not callable(getattr(self.prompt, "render", None)):
             raise TypeError(f"environment {name}: prompt must have a method render(view, skill), got {self.prompt!r}")
@@ -50,13 +56,16 @@ class ValidatedBatch:
         self.openings_may_differ: bool = getattr(batch, "openings_may_differ", False)
         self.takes_dynamics_seed: bool = getattr(batch, "takes_dynamics_seed", False)
         self.thinks_freely: bool = getattr(batch, "thinks_freely", False)
+        self.concurrent: bool | str = getattr(batch, "concurrent", False)
+        self._projects_itself: bool = getattr(batch, "projects_itself", True)
         for field, least in (("history_length", 0), ("max_turns", 1)):
             value = getattr(self, field)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"environment {name}: {field} must be an int of at least {least}, got {value!r}")
 
     def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
-        return [_admitted(opening_of, value) for value in self._batch.reset(slots, tasks)]
+        own = [{name: copied(value) for name, value in task.items()} for task in tasks]  # it may write into them
+        return [_admitted(opening_of, value) for value in self._batch.reset(slots, own)]
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
         return [_admitted(step_of, value) for value in self._batch.step(slots, actions)]
@@ -65,7 +74,18 @@ class ValidatedBatch:
         return [_admitted(ending_of, value) for value in self._batch.finish(slots)] if slots else []
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection | Failure:
-        return _admitted(projection_of, guarded(partial(self._batch.project, response, admissible)))
+        call = partial(self._batch.project, response, admissible)
+        return _admitted(projection_of, self.limited(call) if self._projects_itself else guarded(call))
+
+    def limited(self, call: Callable[[], Any]) -> Any:
+        """Makes a call of foreign code, of the task but of no episode, with the time limit of the environments. Returns
+        its result or a `Failure`."""
+        return limited(call, self._time_limit)
+
+    @property
+    def sibling_advice(self) -> str:
+        """Says what to change where siblings of a task differ."""
+        return sibling_advice(self._batch)
 
     @property
     def worker(self) -> Callable[[int], int] | None:
@@ -103,17 +123,64 @@ def guarded(call: Callable[[], Any]) -> Any:
         return Failure.of(error)
 
 
+_waiting: list[threading.Thread] = []  # of calls that did not return in time
+
+
+def limited(call: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Makes a call on a thread of its own; as `guarded`, and a `Failure` if there is no answer in time. The thread is
+    left alone then."""
+    _waiting[:] = [one for one in _waiting if one.is_alive()]
+    if len(_waiting) >= MOST_WAITING:
+        return Failure("timeout", f"{len(_waiting)} earlier calls hang; no new one is made until one returns")
+    found: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(guarded(call))
+        except EnvironmentsDown as error:
+            found.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="environment-call")
+    thread.start()
+    try:
+        return found.result(seconds)
+    except TimeoutError:
+        _waiting.append(thread)
+        return Failure("timeout", f"no answer within {seconds:g} s")
+
+
+def copied(value: Any) -> Any:
+    """Copies a value of a dataset's row, down through lists and dicts."""
+    if isinstance(value, dict):
+        return {name: copied(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [copied(one) for one in value]
+    return value
+
+
+def sibling_advice(batch: Any) -> str:
+    """Says what to change where siblings of a task differ, by what the environment declares and how it is played."""
+    if not getattr(batch, "takes_seed", False):
+        return (
+            "Give reset() a parameter 'seed' and draw everything from it (siblings get the same), or put what it draws "
+            "into columns of the dataset"
+        )
+    others = "a generator without this seed (random.Random(), numpy.random.default_rng()), the clock, a server"
+    shared = "what environments share (class attributes, globals, files)"
+    if getattr(batch, "concurrent", False) is True:
+        shared = f"{shared}, which calls change at once where concurrent = True"
+    return f"reset() takes 'seed' already, so something else decides too: {others}, or {shared}; keep all in self"
+
+
 def _admitted(check: Callable[[Any], Value], value: Any) -> Value | Failure:
     if isinstance(value, Failure):
-        return value
+        return (
+            value if isinstance(value.message, str) else Failure("error", f"Failure.message is {_shown(value.message)}")
+        )
     try:
         return check(value)
     except Breach as breach:
-        return _refused(breach)
-
-
-def _refused(breach: Breach) -> Failure:
-    return Failure("error", str(breach))
+        return Failure("error", str(breach))
 
 
 def opening_of(value: Any) -> Opening:
@@ -141,7 +208,7 @@ def step_of(value: Any) -> Step:
         lost=_flag("Step.lost", value.lost),
         admissible=_actions("Step.admissible", value.admissible),
         metrics=_numbers("Step.metrics", value.metrics),
-        info=_mapping("Step.info", value.info),
+        info=_info("Step.info", value.info),
     )
 
 
@@ -155,7 +222,7 @@ def ending_of(value: Any) -> Ending | None:
         score=None if value.score is None else _number("Ending.score", value.score),
         won=None if value.won is None else _flag("Ending.won", value.won),
         metrics=_numbers("Ending.metrics", value.metrics),
-        info=_mapping("Ending.info", value.info),
+        info=_info("Ending.info", value.info),
     )
 
 
@@ -203,11 +270,19 @@ def _actions(field: str, value: Any) -> tuple[str, ...]:
 
 
 def _number(field: str, value: Any) -> float:
+    if type(value) is float and -LARGEST <= value <= LARGEST:
+        return value
     if not isinstance(value, Real):
         raise Breach(f"{field} is {_shown(value)}, not a number; use float(...)")
-    if not math.isfinite(value):
-        raise Breach(f"{field} is {value}, which is not finite")
-    return value if type(value) is float else float(value)
+    try:
+        number = float(value)
+    except Exception as error:  # of any kind: the class may be foreign, or an int too large
+        raise Breach(f"{field} is {_shown(value)}, which float(...) refuses: {text_of_error(error)}") from None
+    if not math.isfinite(number):
+        raise Breach(f"{field} is {number}, which is not finite")
+    if abs(number) > LARGEST:
+        raise Breach(f"{field} is {number:g}, beyond what float32 holds; divide it")
+    return number
 
 
 def _flag(field: str, value: Any) -> bool:
@@ -218,10 +293,39 @@ def _flag(field: str, value: Any) -> bool:
     return bool(value)
 
 
+def _info(field: str, value: Any) -> Mapping[str, Any]:
+    _plain(field, _mapping(field, value), 0)
+    return value
+
+
 def _mapping(field: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise Breach(f"{field} is {_shown(value)}, not a dict")
+    for name in value:
+        if not isinstance(name, str):
+            raise Breach(f"{field} has {_shown(name)} as a key, not a str")
     return value
+
+
+def _plain(field: str, value: Any, depth: int) -> None:
+    """Refuses what can't be saved as JSON. Values of other classes are saved as their text."""
+    if isinstance(value, str) or value is None:
+        return
+    if depth > DEEPEST:
+        raise Breach(f"{field} has more than {DEEPEST} levels, or holds itself; flatten it")
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            if not isinstance(name, _KEYS):
+                raise Breach(f"{field} holds a dict with {_shown(name)} as a key; use a str")
+            _plain(field, one, depth + 1)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _plain(field, one, depth + 1)
+    elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise Breach(f"{field} holds {_shown(value)}, which can't be written as JSON")
+
+
+_KEYS = (str, int, float, type(None))
 
 
 def _numbers(field: str, value: Any) -> Mapping[str, float]:
@@ -230,8 +334,14 @@ def _numbers(field: str, value: Any) -> Mapping[str, float]:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
     kind = type(value).__name__
     if value is None:
         return "None"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"the {kind} of {value.bit_length():,} bits"
+    try:
+        text = repr(value)
+    except Exception as error:  # of any kind, from the class of the value
+        return f"an object of {kind}, whose repr raises {type(error).__name__}"
+    text = text.encode("utf-8", "backslashreplace").decode()
     return f"the {kind} {text if len(text) <= 60 else text[:57] + '...'}"

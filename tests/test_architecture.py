@@ -133,6 +133,7 @@ EXCEPTIONS = {
 """(package or module, what it imports): why."""
 
 OPEN_ENVIRONMENTS = (
+    "alignopsd_trl.environments.alike",
     "alignopsd_trl.environments.base",
     "alignopsd_trl.environments.batch",
     "alignopsd_trl.environments.loading",

@@ -100,6 +100,8 @@ def test_hanging_environments_add_threads_only_up_to_a_bound() -> None:
     gate = threading.Event()
 
     class Stuck(ToyEnvironment):
+        concurrent = True
+
         def step(self, action: str) -> Step:
             gate.wait()
             return super().step(action)

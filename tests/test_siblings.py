@@ -101,18 +101,17 @@ def test_who_does_not_ask_for_the_dynamics_seed_never_sees_it(tmp_path: Path) ->
 
 
 class Forgetful(TextEnvironment):
-    """Draws its start from the process-wide generator."""
+    """Draws its start from a generator without a seed."""
 
     prompt = ToyPrompt()
 
     def reset(self, **columns: Any) -> Opening:
-        return Opening(NUMBERS[random.randrange(10)], "go")
+        return Opening(NUMBERS[random.SystemRandom().randrange(10)], "go")
 
     step, project = ToyEnvironment.step, ToyEnvironment.project
 
 
 def test_openings_are_compared_unless_the_environment_says_that_they_may_differ(tmp_path: Path) -> None:
-    random.seed(3)
     with pytest.raises(ValueError, match="'seed'.*openings_may_differ = True if they are meant to"):
         make_trainer(tmp_path / "compared", Forgetful)
     make_trainer(tmp_path / "declared", ToyEnvironment).train()
@@ -148,7 +147,9 @@ class Remembering(Drawn):
 
 
 class Seeding(ToyEnvironment):
-    """Sets the numbers that the policy is sampled with."""
+    """Sets the numbers that the policy is sampled with, in calls that run beside others."""
+
+    concurrent = True
 
     def reset(self, **columns: Any) -> Opening:
         torch.manual_seed(columns["seed"])

@@ -30,12 +30,22 @@ FAULTS = {
     "siblings": (
         "maze.py",
         "self.room, self.exit, self.builders = tuple(start)",
-        "self.room, self.exit, self.builders = random.choice(list(self.towards))",
+        "self.room, self.exit, self.builders = random.SystemRandom().choice(list(self.towards))",
         "differently",
     ),
-    "siblings open": ("maze.py", "return Opening(self._shown()", "return Opening(str(random.random())", "differently"),
+    "siblings open": (
+        "maze.py",
+        "return Opening(self._shown()",
+        "return Opening(str(random.SystemRandom().random())",
+        "differently",
+    ),
     "leftovers": ("maze.py", "self.visits = {self.room: 1}", "self.visits = getattr(self, 'visits', {})", "otherwise"),
-    "replay": ("maze.py", "valid = action in self._actions()", "valid = random.random() < 0.5", "the same actions"),
+    "replay": (
+        "maze.py",
+        "valid = action in self._actions()",
+        "valid = random.SystemRandom().random() < 0.5",
+        "the same actions",
+    ),
     "type of an observation": (
         "maze.py",
         "        return Step(\n            seen",

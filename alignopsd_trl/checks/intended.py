@@ -22,7 +22,7 @@ from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.model_files import check_architecture
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.settings import check_settings
-from alignopsd_trl.checks.tasks import refuse_given
+from alignopsd_trl.checks.tasks import refuse_given, refuse_stream
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
@@ -175,6 +175,7 @@ def _walks(run: Intended) -> None:
 
 
 def _rows(run: Intended) -> None:
+    refuse_stream(run.tasks, "train_dataset")
     if run.tasks is None or (run.columns is not None and "task_id" not in run.columns):
         names = None if run.columns is None else list(run.columns)
         raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")

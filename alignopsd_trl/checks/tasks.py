@@ -35,6 +35,15 @@ def refuse_given(columns: Iterable[str], where: str) -> None:
         raise ValueError(f"{where} has a column {max(taken)!r}, which reset() gets from the trainer; rename it")
 
 
+def refuse_stream(rows: Any, where: str) -> None:
+    """Raises `ValueError` for rows that can't be counted, such as those of an ``IterableDataset``."""
+    if rows is not None and not hasattr(rows, "__len__"):
+        raise ValueError(
+            f"{where} is of the class {type(rows).__name__}, whose tasks can't be counted or drawn again; give a "
+            "datasets.Dataset, as Dataset.from_list(list(rows)) makes one"
+        )
+
+
 def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them."""
     names = [row["task_id"] for row in rows]
@@ -57,7 +66,7 @@ def content(row: Mapping[str, Any]) -> str:
 
 def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> Iterator[Finding]:
     """Resets siblings of some tasks, and again after a step; yields findings if they fail or differ."""
-    with closing(open_batch(factory, SIBLINGS, time_limit)) as batch:
+    with closing(open_batch(factory, SIBLINGS, time_limit, here=True)) as batch:
         seed = torch.initial_seed()
         for row in rows[:TRIED]:
             found = list(_siblings(batch, row))
@@ -86,7 +95,7 @@ def check_first_prompts(
             longer than ``options.max_prompt_length``.
     """
     rows, lengths = rows[:TRIED], []
-    batch = open_batch(factory, len(rows), time_limit)
+    batch = open_batch(factory, len(rows), time_limit, here=True)
     try:
         openings = batch.reset(range(len(rows)), [seeded(batch, row) for row in rows])
         for opening in openings:
@@ -129,7 +138,7 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
     for about, others in (("siblings", openings), ("reset", again)):
         try:
             if not batch.openings_may_differ:
-                check_openings(others, [name] * len(others), batch.name)
+                check_openings(others, [name] * len(others), batch.name, batch.sibling_advice)
         except SiblingsDiffer as error:
             what = "" if about == "siblings" else "after an episode the same task opens otherwise: "
             yield Finding(about, f"{what}{error}")

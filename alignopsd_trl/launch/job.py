@@ -12,6 +12,7 @@ from trl import ModelConfig
 from alignopsd_trl.checks.intended import Intended, check, check_hub
 from alignopsd_trl.checks.model_files import beyond_positions, positions_of
 from alignopsd_trl.checks.settings import changes_nothing
+from alignopsd_trl.checks.tasks import refuse_stream
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
@@ -51,7 +52,9 @@ class Job:
     @cached_property
     def tasks(self) -> Any:
         """Returns the tasks to train on."""
-        return named("train_split", self.recipe.train_split, lambda: self.suite.tasks(self.recipe.train_split))
+        found = named("train_split", self.recipe.train_split, lambda: self.suite.tasks(self.recipe.train_split))
+        refuse_stream(found, f"tasks({self.recipe.train_split!r}) of {self.recipe.environment!r}")
+        return found
 
     @property
     def policy(self) -> str:

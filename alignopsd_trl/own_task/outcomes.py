@@ -144,7 +144,7 @@ def seconds(episodes: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Fi
         yield Finding(
             "time",
             f"a turn waits {statistics.mean(taken):.1f} s for the steps of the episodes side by side: make steps "
-            "cheaper, or give the factory a method batch(size, time_limit)",
+            "cheaper, or let the class say concurrent = True (steps that wait) or 'processes' (steps that compute)",
             ruins=False,
         )
 

@@ -120,7 +120,7 @@ def play(
         raise ValueError(f"skilled_share={skilled_share} must be from 0 to 1")
     share = 0.0 if skills is no_skills else skilled_share
     slots = max(1, min(SLOTS, len(rows)))
-    with closing(open_batch(factory, slots, time_limit)) as batch:
+    with closing(open_batch(factory, slots, time_limit, here=True)) as batch:
         played = []
         with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
             for first in range(0, len(rows), slots):
@@ -147,7 +147,7 @@ def _play_together(
 ) -> None:
     tasks = [seeded(batch, one.row, round_number) for one in episodes]
     for episode, opening in zip(episodes, batch.reset(range(len(episodes)), tasks), strict=True):
-        _start(episode, opening, skills)
+        _start(episode, opening, skills, batch.limited)
     for _ in range(batch.max_turns):
         live = [(slot, one) for slot, one in enumerate(episodes) if not one.stop]
         if not live:
@@ -161,10 +161,12 @@ def _play_together(
         episode.end(ending)
 
 
-def _start(episode: PlayedEpisode, opening: Opening | Failure, skills: SkillSource) -> None:
+def _start(
+    episode: PlayedEpisode, opening: Opening | Failure, skills: SkillSource, limited: Callable[[Any], Any]
+) -> None:
     if isinstance(opening, Failure):
         episode.fail(opening)
-    elif isinstance(skill := skill_of(skills, opening, episode.row), Failure):
+    elif isinstance(skill := skill_of(skills, opening, episode.row, limited), Failure):
         episode.fail(skill)
     else:
         episode.opening, (episode.skill, episode.skill_ids) = opening, skill

@@ -9,13 +9,15 @@ from contextlib import closing
 from typing import Any
 
 from alignopsd_trl.checks.findings import Finding
-from alignopsd_trl.checks.tasks import FAILED_RESET, TRIED, content, seeded
+from alignopsd_trl.checks.tasks import FAILED_RESET, content, seeded
+from alignopsd_trl.environments.alike import difference
 from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.own_task.playing import SLOTS, PlayedEpisode, native_message
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.rollout import SkillSource, skill_of
 
+REPEATED = 3  # episodes whose actions siblings play again
 UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
 SECONDS = 30.0  # after which no more tasks are opened
 
@@ -26,7 +28,7 @@ Opened = list[tuple[Row, Opening | Failure]]
 def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
     """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
     slots, end, opened = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS, list[Any]()
-    with closing(open_batch(task.suite.factory, slots, time_limit)) as batch:
+    with closing(open_batch(task.suite.factory, slots, time_limit, here=True)) as batch:
         for first in range(0, len(rows), slots):
             part = rows[first : first + slots]
             opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)
@@ -72,7 +74,7 @@ def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remed
 
 def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding]:
     """Executes unknown actions, such as an untrained policy writes; yields a finding if one is not refused."""
-    with closing(open_batch(task.suite.factory, 1, time_limit)) as batch:
+    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
         native = getattr(batch.prompt, "native", False)
         for action in UNKNOWN:
             (opening,) = batch.reset([0], [seeded(batch, row)])
@@ -97,23 +99,13 @@ def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
 
 
 def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
-    """Plays the actions of some episodes again, with the same seeds; yields a finding if a step differs."""
-    with closing(open_batch(task.suite.factory, 1, time_limit)) as batch:
-        for episode in [one for one in played if one.turns][:TRIED]:
-            batch.reset([0], [seeded(batch, episode.row)])
-            for number, turn in enumerate(episode.turns, start=1):
-                (step,) = batch.step([0], [turn.action])
-                if isinstance(step, Failure):
-                    break
-                if _told(step) != _told(turn.step):
-                    yield Finding(
-                        "replay",
-                        f"task {episode.row['task_id']!r}: the same actions came out otherwise at turn {number}, "
-                        f"{_told(turn.step)!s:.70} and {_told(step)!s:.70}; draw chance in reset() from 'seed', or, if "
-                        "chance on the way is meant, from 'dynamics_seed'",
-                    )
-                    return
-
-
-def _told(step: Step) -> tuple[Any, ...]:
-    return step.observation, step.reward, step.done, step.won, step.admissible
+    """Lets siblings play the actions of some episodes again; yields a finding if anything differs."""
+    first = {one.row["task_id"]: one for one in reversed(played) if one.turns}
+    some = [*first.values()][-REPEATED:]
+    if not some:
+        return
+    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
+        scripts = [(seeded(batch, one.row), [turn.action for turn in one.turns]) for one in some]
+    found = difference(task.suite.factory, scripts, time_limit, lambda row: row["task_id"])
+    if found is not None:
+        yield Finding(found.about, found.text)

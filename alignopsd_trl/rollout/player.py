@@ -23,7 +23,7 @@ from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
 from alignopsd_trl.rollout.prompting import TOO_LONG, Episode, Prompting, SkillSource, blank_turn, no_skills, skill_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
-from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed
+from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, check_prompts, episode_seed
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
 ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
@@ -129,6 +129,7 @@ class Player:
         if self.renderer.converses and any(prefixes):
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         episodes = self._begin(rows, seeds, tasks, draws or [""] * len(rows))
+        self._first_prompts: dict[str, str] = {}
         self._together(lambda: self._open(episodes))
         queues = self._queues()
         given = prefixes or [()] * len(episodes)
@@ -191,6 +192,11 @@ class Player:
     def _turns(self, episodes: Sequence[Episode], sampler: Sampler) -> list[Turn | Reply | None]:
         """Returns the next turn of each episode, or why an agent's request becomes none."""
         turns = self._prompting.next_turns(episodes)
+        if not self.environments.openings_may_differ:
+            pairs = zip(episodes, turns, strict=True)
+            begun = [(one.trajectory.task, turn) for one, turn in pairs if isinstance(turn, Turn) and not turn.number]
+            prompts = [(task, turn.prompt_text) for task, turn in begun]
+            check_prompts(prompts, self._first_prompts, self.environments.name)
         refused = [self._refusal(episode.wishes, sampler) for episode in episodes]
         return [turn if turn is None else refusal or turn for turn, refusal in zip(turns, refused, strict=True)]
 
@@ -288,11 +294,17 @@ class Player:
     def _open(self, episodes: Sequence[Episode]) -> None:
         openings = self.environments.reset(range(len(episodes)), [self._task(one.trajectory) for one in episodes])
         if not self.environments.openings_may_differ:
-            check_openings(openings, [one.trajectory.task for one in episodes], self.environments.name)
+            names, about = [one.trajectory.task for one in episodes], self.environments
+            check_openings(openings, names, about.name, about.sibling_advice)
+        known: dict[tuple[Any, ...], Any] = {}  # a function of the user's might tell siblings different texts
         for episode, opening in zip(episodes, openings, strict=True):
             if isinstance(opening, Failure):
                 episode.fail(opening, self.environments.name)
-            elif isinstance(skill := skill_of(self.skills, opening, episode.trajectory.row), Failure):
+                continue
+            asked = episode.trajectory.task, opening.task_text, opening.task_key, opening.data_source
+            if asked not in known:
+                known[asked] = skill_of(self.skills, opening, episode.trajectory.row, self.environments.limited)
+            if isinstance(skill := known[asked], Failure):
                 episode.fail(skill, self.environments.name)
             else:
                 episode.start(opening, skill)

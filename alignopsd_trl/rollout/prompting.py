@@ -13,7 +13,7 @@ from jinja2 import TemplateError
 from alignopsd_trl.chat.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.chat.prompts import Fitted, Renderer, Shown, text_of
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Rendered, Reply, Step, View, Wishes
-from alignopsd_trl.environments.batch import guarded
+from alignopsd_trl.environments.batch import copied, guarded, limited
 from alignopsd_trl.turns import NO_THOUGHT, StopReason, Trajectory, Turn
 
 TOO_LONG = "context_length_exceeded"
@@ -114,17 +114,24 @@ def blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int]
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
 """(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns
 and siblings of the task. If its attribute ``reads_row`` is true, it gets the task's dataset row as a fourth
-argument."""
+argument; if ``is_users`` is true, it has the environments' time limit."""
 
 
 def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def skill_of(skills: SkillSource, opening: Opening, row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]] | Failure:
-    """Returns the privileged text of a task that was reset, or a `Failure` if the user's code raised."""
-    given = (row,) if getattr(skills, "reads_row", False) else ()
-    found = guarded(partial(skills, opening.task_text, opening.task_key, opening.data_source, *given))
+def skill_of(
+    skills: SkillSource,
+    opening: Opening,
+    row: Mapping[str, Any],
+    limited: Callable[[Callable[[], Any]], Any] = limited,
+) -> tuple[str, tuple[str, ...]] | Failure:
+    """Returns the privileged text of a task that was reset, or a `Failure` if the user's code raised or, called through
+    ``limited``, was too slow."""
+    given = (copied(dict(row)),) if getattr(skills, "reads_row", False) else ()  # user's code may write into it
+    call = partial(skills, opening.task_text, opening.task_key, opening.data_source, *given)
+    found = limited(call) if getattr(skills, "is_users", False) else guarded(call)
     return Failure(found.kind, f"its skill: {found.message}") if isinstance(found, Failure) else found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from os.path import commonprefix
 from typing import Any
 
@@ -27,8 +28,13 @@ class SiblingsDiffer(ValueError):
     """Raised when siblings of a task do not start in the same state, so that their outcomes can't be compared."""
 
 
-def check_openings(openings: Sequence[Opening | Failure], tasks: Sequence[str], environment: str) -> None:
+def check_openings(
+    openings: Sequence[Opening | Failure], tasks: Sequence[str], environment: str, advice: str = "Draw all from 'seed'"
+) -> None:
     """Checks that `reset` returned the same for all siblings of a task; episodes that failed are left out.
+
+    Args:
+        advice: says what to change in this environment (`ValidatedBatch.sibling_advice`).
 
     Raises:
         SiblingsDiffer: if not; the message shows two reset results and says what to do.
@@ -43,10 +49,28 @@ def check_openings(openings: Sequence[Opening | Failure], tasks: Sequence[str], 
                 one, other = _excerpts(str(one), str(other))
                 raise SiblingsDiffer(
                     f"environment {environment}, task {task!r}: siblings open differently, {one!r} and {other!r} "
-                    f"({name}). A group is several tries at one task. Give reset() a parameter 'seed' and draw "
-                    "everything from it (siblings get the same), or put what it draws into columns of the dataset; "
-                    "set openings_may_differ = True if they are meant to"
+                    f"({name}). A group is several tries at one task. {advice}; set openings_may_differ = True if "
+                    "they are meant to"
                 )
+
+
+def check_prompts(prompts: Iterable[tuple[str, str]], first: dict[str, str], environment: str) -> None:
+    """Checks that all siblings of a task read the same first prompt.
+
+    Args:
+        prompts: tasks and first prompts.
+        first: the prompt of each task, which is added where it is missing.
+
+    Raises:
+        SiblingsDiffer: if not; the message shows two prompts.
+    """
+    for task, prompt in prompts:
+        if prompt != first.setdefault(task, prompt):
+            one, other = _excerpts(first[task], prompt)
+            raise SiblingsDiffer(
+                f"environment {environment}, task {task!r}: siblings opened alike and read different first prompts, "
+                f"{one!r} and {other!r}; let prompt.render(view, skill) depend on its arguments alone"
+            )
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -25,7 +25,7 @@ def skill_source(
         block = bank.block(task_text, task_key, data_source, count, budget, row)
         return block.text, block.ids
 
-    if not getattr(bank, "reads_row", False):
-        return cache(source)
-    vars(source)["reads_row"] = True
-    return source
+    reads_row = getattr(bank, "reads_row", False)
+    given = source if reads_row else cache(source)
+    vars(given).update(reads_row=reads_row, is_users=type(bank) is SkillFunction)
+    return given

@@ -22,6 +22,7 @@ class AdaptedEnvironment(TextEnvironment):
     """
 
     thinks_freely = True
+    takes_seed = True
     environment: Any = None
     messages: list[dict[str, Any]]
     options: dict[str, Any]

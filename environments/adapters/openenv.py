@@ -85,6 +85,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
     """
 
     prompt = OpenEnvPrompt()
+    concurrent = True  # clients wait for their servers
     takes_dynamics_seed = True  # passed to a client whose `reset` names it
 
     def __init__(
@@ -164,7 +165,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
             result = _checked(self._sent(made), "step")
         except Refused as error:
             return Step(str({"error": str(error)}), won=None, score=self._reward, valid=False)
-        earned = float(getattr(result, "reward", None) or 0.0)
+        earned = _earned(result)
         self._total, self._last, self._result = self._total + earned, earned, result
         return Step(
             self._text(result),
@@ -205,6 +206,16 @@ class OpenEnvEnvironment(AdaptedEnvironment):
                 self._loop.settled(client.close())
         finally:
             self._loop.stop()
+
+
+def _earned(result: Any) -> float:
+    found = getattr(result, "reward", None)
+    try:
+        return float(found or 0.0)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            f"the reward of the client's step() is {found!r:.80} ({type(found).__name__}), no number"
+        ) from None
 
 
 def _checked(result: Any, call: str) -> Any:

@@ -10,7 +10,8 @@ from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
 from alignopsd_trl.environments.adapters.showing import name_of
 from alignopsd_trl.environments.adapters.tools import ToolEnvironment
 from alignopsd_trl.environments.base import TextEnvironment
-from alignopsd_trl.environments.batch import check_environment
+from alignopsd_trl.environments.declared import check_environment
+from alignopsd_trl.environments.generators import kept
 
 
 def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any) -> Any:
@@ -67,7 +68,10 @@ def _kind(factory: Callable) -> type | None:
     inner = factory
     while isinstance(inner, functools.partial):
         inner = inner.func
-    return inner if isinstance(inner, type) else type(factory())
+    if isinstance(inner, type):
+        return inner
+    with kept():
+        return type(factory())
 
 
 def _is_ours(kind: type) -> bool:

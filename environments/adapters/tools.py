@@ -22,8 +22,9 @@ from alignopsd_trl.environments.adapters.showing import (
 )
 from alignopsd_trl.environments.adapters.types import check_arguments, is_address
 from alignopsd_trl.environments.adapters.waiting import OwnThread, settled
-from alignopsd_trl.environments.base import Ending, EnvironmentsDown, Opening, Projection, Step
-from alignopsd_trl.environments.batch import SHARED, reset_names
+from alignopsd_trl.environments.base import Ending, EnvironmentsDown, Opening, Projection, Step, text_of_error
+from alignopsd_trl.environments.declared import SHARED, concurrency, reset_names
+from alignopsd_trl.environments.generators import kept
 
 Factory = Callable[[], Any]
 Success = Callable[[Any, float | None], bool | None]
@@ -66,6 +67,8 @@ class ToolEnvironment(AdaptedEnvironment):
         ValueError: for another ``format``, or a tool without a schema because types or a docstring are missing.
 
     Attributes:
+        concurrent: whether all classes declare that their calls may run at once (``concurrent = True``). Those of
+            functions alone take turns.
         environment: the object that plays this episode, which TRL passes to reward functions; `None` without one.
         messages (`list[dict]`): the prompt's messages, with the result of `reset` at their end.
     """
@@ -105,6 +108,8 @@ class ToolEnvironment(AdaptedEnvironment):
         self._seeded, self._iterations = seeded, max_tool_calling_iterations
         self.history_length = history_length
         self.max_turns = max_turns if self._iterations is None else self._iterations + 1
+        kinds = [kind for kind in self._pool.kinds.values() if kind is not type(None)]
+        self.concurrent = bool(kinds) and all(concurrency(kind) is True for kind in kinds)
         self._own: dict[Any, Any] = {}
         self._thread = OwnThread()
         self.messages: list[dict[str, Any]] = []
@@ -126,6 +131,10 @@ class ToolEnvironment(AdaptedEnvironment):
     @property
     def knows_score(self) -> bool:
         return self.owns_reward or self._score is not None
+
+    @property
+    def takes_seed(self) -> bool:
+        return any(reset_names(kind, "seed") for kind in self._pool.kinds.values() if hasattr(kind, "reset"))
 
     @property
     def takes_dynamics_seed(self) -> bool:
@@ -262,7 +271,8 @@ class _Pool:
         for name, one in self._factories.items():
             if not callable(one):
                 raise TypeError(f"environment_factory{[name] if self.several else ''} is {one!r}, not a callable")
-        self._first = {name: one() for name, one in self._factories.items()}
+        with kept():
+            self._first = {name: one() for name, one in self._factories.items()}
         self.kinds = {name: type(one) for name, one in self._first.items()}
         for name, kind in self.kinds.items():
             if kind is not type(None) and not callable(getattr(kind, "reset", None)):
@@ -324,7 +334,8 @@ def schemas_of(tools: Sequence[Callable]) -> list[dict[str, Any]]:
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    return {"result": str({"error": str(error)}), "error": str(error)}
+    text = text_of_error(error)
+    return {"result": str({"error": text}), "error": text}
 
 
 def _required(function: Callable) -> bool:

@@ -19,7 +19,6 @@ from alignopsd_trl.environments.alfworld.engine.categories import (
     success_rates,
 )
 from alignopsd_trl.environments.alfworld.engine.packages import MissingPackage, logic_checksum, require, versions
-from alignopsd_trl.environments.alfworld.engine.pool import ProcessBatch
 from alignopsd_trl.environments.alfworld.environment import AlfWorldEnvironment, Factory
 from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
 from alignopsd_trl.environments.alfworld.player import Explorer, Walkthrough, play
@@ -27,6 +26,7 @@ from alignopsd_trl.environments.alfworld.prompt import AlfWorldPrompt, project
 from alignopsd_trl.environments.alfworld.tasks import COUNTS, SPLITS, source
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.processes import ProcessBatch
 
 if TYPE_CHECKING:
     from datasets import Dataset

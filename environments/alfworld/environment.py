@@ -13,10 +13,10 @@ from alignopsd_trl.environments.alfworld.engine.games import read_game
 from alignopsd_trl.environments.alfworld.engine.grammar import Grammar
 from alignopsd_trl.environments.alfworld.engine.packages import logic_files, require
 from alignopsd_trl.environments.alfworld.engine.play import LOCK, Engine, Moment, make_engine
-from alignopsd_trl.environments.alfworld.engine.pool import ProcessBatch
 from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
 from alignopsd_trl.environments.alfworld.prompt import AlfWorldPrompt, project, task_text
 from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment
+from alignopsd_trl.environments.processes import ProcessBatch
 
 
 class AlfWorldEnvironment(TextEnvironment):
@@ -29,6 +29,8 @@ class AlfWorldEnvironment(TextEnvironment):
     The engine is made at the first `reset` and released by `close`. Calls are serialised over all environments of a
     process, since the engine is not thread-safe: use `Factory.batch` to play many games at once.
     """
+
+    concurrent = True  # behind `LOCK`
 
     def __init__(self, options: AlfWorldOptions | None = None, roots: Mapping[str, str] | None = None):
         self.options, self._roots = options or AlfWorldOptions(), dict(roots or {})

@@ -169,6 +169,8 @@ class PairEnvironment(TextEnvironment):
         options (`PairOptions`, *optional*): how it is played.
     """
 
+    concurrent = True  # it draws nothing
+
     def __init__(self, options: PairOptions | None = None):
         self.options = options or PairOptions()
         self.prompt = AlfWorldPrompt(self.options.template)

@@ -37,6 +37,8 @@ class SearchQA(TextEnvironment):
         ValueError: on an option that is unknown or has a value that it can't have.
     """
 
+    concurrent = True  # it draws nothing, and retrievers take calls at once
+
     def __init__(self, retriever: Retriever, **options: Any):
         self.retriever, self.options = retriever, SearchQAOptions.of(options)
         self.max_turns, self.history_length = self.options.max_turns, self.options.history_length

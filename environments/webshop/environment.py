@@ -60,6 +60,8 @@ class Shops:
 class Shopper(TextEnvironment):
     """A shopper with a session in one of the shops."""
 
+    concurrent = True  # it draws from a generator of its own
+
     def __init__(self, shops: Shops, prompt: WebShopPrompt | None = None):
         self._shops, self.options = shops, shops.options
         self.prompt = prompt or WebShopPrompt(self.options.template)

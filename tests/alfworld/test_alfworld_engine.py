@@ -109,6 +109,28 @@ def test_unknown_rule_and_unparsable_grammar_are_named():
         Grammar(logic_files()[1][:500])
 
 
+CODE = (
+    "__import__('os').getcwd()",
+    "r.__class__",
+    "r.name.upper()",
+    "'a' * 10",
+    "r.name if r else ''",
+    "().__class__.__base__.__subclasses__()",
+    "(lambda: r)()",
+    "r.name +",
+)
+
+
+@pytest.mark.parametrize("name", ["fast", "plain"])
+@pytest.mark.parametrize("code", CODE)
+def test_code_in_a_game_is_refused_before_it_is_played(code, name):
+    """Also where no play comes to it."""
+    game = FIRST.joined()
+    game["grammar"] = game["grammar"].replace("You close the {r.name}.", f"You close the {{{code}}}.")
+    with pytest.raises(ValueError, match="the game's grammar (has the expression|does not parse)"):
+        make_engine(name).load(game)
+
+
 def test_only_a_win_ends_an_episode_and_nothing_comes_after():
     environment = AlfWorldEnvironment(AlfWorldOptions(max_turns=3))
     environment.reset(**task(FIRST))

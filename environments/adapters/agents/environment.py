@@ -55,6 +55,7 @@ class AgentEnvironment(AdaptedEnvironment):
     """
 
     history_length = 0
+    concurrent = True  # agents wait for their responses
 
     def __init__(
         self,

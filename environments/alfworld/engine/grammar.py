@@ -9,11 +9,11 @@ order of the sorted facts, distinct placeholders never on the same entity.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from types import CodeType
 from typing import Any
 
 Fact = tuple[str, ...]
@@ -118,7 +118,7 @@ class Grammar:
                 return self._expand(symbol.symbol, world, mapping)
             case "EvalSymbol":
                 names = {key[0]: world.entities[entity] for key, entity in mapping.items()}
-                return str(eval(_expression(symbol.expression), {}, names))  # noqa: S307 (the game's own grammar)
+                return str(_value(_expression(symbol.expression), names))
             case "ConditionalSymbol":
                 return "".join(self._instances(symbol, world, mapping))
             case "ListSymbol":
@@ -154,7 +154,18 @@ def _parse(text: str) -> tuple[dict[str, list[tuple[str, list[Any]]]], dict[str,
         feedback = {name: _symbols(action.feedback_rule) for name, action in logic.actions.items()}
     except (ParseException, ValueError) as error:
         raise ValueError(f"the game's grammar does not parse: {type(error).__name__}: {error}") from error
+    _check([*templates.values(), *feedback.values(), *(rhs for one in rules.values() for _, rhs in one)])
     return rules, templates, feedback
+
+
+def _check(texts: Iterable[Iterable[Any]]) -> None:
+    """Refuses unknown expressions in all texts, also in those that no play comes to."""
+    for symbol in (symbol for text in texts for symbol in text):
+        if type(symbol).__name__ == "EvalSymbol":
+            _expression(symbol.expression)
+        else:
+            inner = [getattr(symbol, name, None) for name in ("expression", "symbol")]
+            _check([[one for one in inner if one is not None and not isinstance(one, str)]])
 
 
 def _symbols(text: str) -> list[Any]:
@@ -172,5 +183,55 @@ def _query(text: str) -> Query:
 
 
 @lru_cache(maxsize=1024)
-def _expression(text: str) -> CodeType:
-    return compile(text.strip(), "<grammar>", "eval")
+def _expression(text: str) -> ast.expr:
+    """Parses an expression: fields of entities and texts, joined by ``+``, ``or`` and ``and``.
+
+    Raises:
+        ValueError: for any other one. A game's file is data, so nothing in it is run.
+    """
+    try:
+        parsed = ast.parse(text.strip(), "<grammar>", "eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the game's grammar has the expression {text[:80]!r}, which can't be read: {error}") from None
+    for node in ast.walk(parsed):
+        if not _known(node):
+            raise ValueError(
+                f"the game's grammar has the expression {text[:80]!r}; known are texts, names and fields of entities, "
+                "joined by +, or, and"
+            )
+    return parsed
+
+
+def _known(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(), attr=field):
+            return not field.startswith("_")
+        case ast.Constant(value=value):
+            return isinstance(value, str)
+        case ast.BinOp(op=operator):
+            return isinstance(operator, ast.Add)
+    return isinstance(node, ast.Name | ast.BoolOp | ast.boolop | ast.Add | ast.expr_context)
+
+
+def _value(node: ast.expr, entities: Mapping[str, Any]) -> Any:
+    """Returns the value of an expression that `_expression` has parsed."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)):
+            if name not in entities:
+                raise ValueError(f"the game's grammar names {name!r}, which stands for nothing here")
+            found = getattr(entities[name], node.attr) if isinstance(node, ast.Attribute) else entities[name]
+            if callable(found):
+                raise ValueError(f"the game's grammar has {ast.unparse(node)!r}, which is no text")
+            return found
+        case ast.BinOp(left=left, right=right):
+            return _value(left, entities) + _value(right, entities)
+        case ast.BoolOp(op=operator, values=values):
+            found = None
+            for one in values:
+                found = _value(one, entities)
+                if bool(found) is isinstance(operator, ast.Or):
+                    break
+            return found
+    raise AssertionError("`_expression` refuses it")

@@ -176,6 +176,7 @@ class PlainEngine:
         self._environment: Any = AlfredDemangler(PddlEnv(EnvInfos(won=True, admissible_commands=True)), shuffle=False)
 
     def load(self, game: Mapping[str, Any]) -> None:
+        _grammar(game["grammar"])  # refuses expressions that TextWorld would run
         self._environment.load(dict(game))
 
     def reset(self) -> Moment:

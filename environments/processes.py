@@ -29,28 +29,43 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import cloudpickle
 import joblib
 
-from alignopsd_trl.environments.alfworld.engine.worker import FINISH, READY, RESET, RESTORE, STEP
-from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Step, TextEnvironment
+from alignopsd_trl.environments.base import (
+    Ending,
+    EnvironmentsDown,
+    Failure,
+    Opening,
+    Projection,
+    Step,
+    TextEnvironment,
+)
+from alignopsd_trl.environments.declared import Declared
+from alignopsd_trl.environments.generators import kept
+from alignopsd_trl.environments.validation import guarded
+from alignopsd_trl.environments.worker import FINISH, READY, RESET, RESTORE, STEP
 
 Item = tuple[int, str, Any]  # slot, kind, payload
 START_LIMIT = 300.0  # seconds until a new worker must report; imports are slow on a busy machine
 RECYCLE_AFTER = 2000
-_ENTRY = "from alignopsd_trl.environments.alfworld.engine.worker import main; main()"
+_ENTRY = "from alignopsd_trl.environments.worker import main; main()"
 
 
-class ProcessBatch:
-    """An `EnvironmentBatch` over worker processes.
+class ProcessBatch(Declared):
+    """An `EnvironmentBatch` over worker processes. In each of them environments take turns, as in a `ThreadedBatch`.
 
     Args:
-        factory: makes an environment; must pickle. May have ``prepare()``, called once in each new worker.
+        factory: makes an environment; is pickled, by value if no module has it (a notebook's class, a lambda). May have
+            ``prepare()``, called once in each new worker.
         size: number of slots.
         time_limit: seconds for one `reset` or `step` of one slot.
         workers: processes, by default this process's share of the cores (or one a slot, if those are fewer).
         recycle_after: resets after which a worker is replaced by a fresh one.
+        face: an environment that the factory made already, which parses actions here.
 
     Raises:
+        TypeError: if the factory can't be pickled.
         RuntimeError: if a worker can't start; the message is the worker's.
     """
 
@@ -61,21 +76,23 @@ class ProcessBatch:
         time_limit: float = 60.0,
         workers: int | None = None,
         recycle_after: int = RECYCLE_AFTER,
+        face: TextEnvironment | None = None,
     ):
         if size < 1 or time_limit <= 0 or (workers is not None and workers < 1) or recycle_after < 1:
             raise ValueError(
                 f"size={size}, workers={workers} and recycle_after={recycle_after} must be at least 1, "
                 f"time_limit={time_limit:g} above 0"
             )
-        self._face = factory()
-        self.name = type(self._face).__name__
-        self.prompt, self.history_length = self._face.prompt, self._face.history_length
-        self.max_turns = self._face.max_turns
-        self._factory, self._time_limit, self._recycle_after = factory, time_limit, recycle_after
+        if face is None:
+            with kept():
+                face = factory()
+        self._face = face
+        self._describe(face)
+        self._factory, self._time_limit, self._recycle_after = _pickled(factory, self.name), time_limit, recycle_after
         self._tasks: list[Mapping[str, Any] | None] = [None] * size
         self._actions: list[list[str]] = [[] for _ in range(size)]
         self._suspects: set[int] = set()  # slots at whose item of the present call a worker has died
-        self._folder = tempfile.mkdtemp(prefix="alfworld-")
+        self._folder = tempfile.mkdtemp(prefix="environments-")
         self._workers: list[_Worker | None] = [None] * min(workers or _cores(), size)
         self._locks = [threading.Lock() for _ in self._workers]
         self._finalizer = weakref.finalize(self, _stop, self._workers, self._folder, os.getpid())
@@ -113,6 +130,7 @@ class ProcessBatch:
     def close(self) -> None:
         """Ends all workers and removes what they left."""
         self._finalizer()
+        guarded(self._face.close)
 
     def worker(self, slot: int) -> int:
         """Returns the number of the worker process of a slot."""
@@ -184,6 +202,12 @@ class ProcessBatch:
             code = worker.process.wait()
             self._lose(home, queue, results, Failure("error", f"the worker process ended ({_reason(code)})"))
             return
+        except Exception as error:  # of the class of a result, which this process may not have
+            outcome = Failure(
+                "error", f"what the worker process returned can't be read here: {Failure.of(error).message}"
+            )
+        if isinstance(outcome, EnvironmentsDown):
+            raise outcome
         worker.deadline = time.monotonic() + self._time_limit
         worker.resets += queue[0][1] in (RESET, RESTORE)
         self._settle(queue, results, outcome)
@@ -273,9 +297,9 @@ class _Worker:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
-    def start(self, factory: Callable[[], TextEnvironment]) -> None:
+    def start(self, factory: bytes) -> None:
         try:
-            self.connection.send(factory)
+            self.connection.send_bytes(factory)
             answer = self.connection.recv() if self.connection.poll(START_LIMIT) else f"silent for {START_LIMIT:g} s"
         except (EOFError, OSError):
             answer = f"ended before it was ready ({_reason(self.process.wait())}); its own words are on stderr"
@@ -299,6 +323,16 @@ def _stop(workers: list[_Worker | None], folder: str, owner: int) -> None:
         if worker is not None:
             worker.kill()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pickled(factory: Callable[[], TextEnvironment], name: str) -> bytes:
+    try:
+        return cloudpickle.dumps(factory)
+    except Exception as error:  # of any kind, from the user's own objects
+        raise TypeError(
+            f"environment {name}: its factory can't be sent to a worker process ({Failure.of(error).message}); make "
+            "what can't be pickled inside reset(), or set concurrent = False"
+        ) from error
 
 
 def _cores() -> int:

@@ -1,0 +1,120 @@
+"""What the class of an environment declares, and the refusal of classes that can't play."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from alignopsd_trl.environments.base import Failure, TextEnvironment
+
+PROCESSES = "processes"
+SHARED = "the same object for several episodes, which would mix; let it make a new one at each call"
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+class Declared:
+    """Reads once the attributes that all environments of a batch share."""
+
+    def _describe(self, first: TextEnvironment) -> None:
+        self.name = name_of(first)
+        self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
+        self.openings_may_differ = getattr(first, "openings_may_differ", False)
+        self.takes_seed = takes_seed(first)
+        self.takes_dynamics_seed = takes_dynamics_seed(first)
+        self.thinks_freely = getattr(first, "thinks_freely", False)
+        self.concurrent = concurrency(first)
+        self.projects_itself = not _is_ours(first.project)
+
+
+def name_of(environment: Any) -> str:
+    return getattr(environment, "__name__", type(environment).__name__)
+
+
+def concurrency(environment: Any) -> bool | str:
+    """Returns `TextEnvironment.concurrent`.
+
+    Raises:
+        ValueError: if it is of another value.
+    """
+    found = getattr(environment, "concurrent", False)
+    if found not in (False, True, PROCESSES):
+        raise ValueError(
+            f"environment {name_of(environment)}: concurrent={found!r} must be False (one call at a time), True "
+            f"(calls on threads) or {PROCESSES!r} (calls in worker processes)"
+        )
+    return found
+
+
+def _is_ours(method: Callable[..., Any]) -> bool:
+    return f"{getattr(method, '__module__', '')}.".startswith(f"{_PACKAGE}.")
+
+
+def takes_seed(environment: Any) -> bool:
+    """Whether an environment's `reset` names ``seed``, or its attribute of this name says so."""
+    own = getattr(environment, "takes_seed", None)
+    return reset_names(type(environment), "seed") if own is None else own
+
+
+def takes_dynamics_seed(environment: Any) -> bool:
+    """Whether an environment's `reset` takes ``dynamics_seed``, or its attribute of this name says so."""
+    own = getattr(environment, "takes_dynamics_seed", None)
+    return reset_names(type(environment), "dynamics_seed") if own is None else own
+
+
+def reset_names(kind: type, parameter: str) -> bool:
+    """Whether the `reset` of a class names a parameter, or takes ``**columns`` and overrides one that names it."""
+    for one in kind.__mro__:
+        if "reset" in vars(one):
+            found = inspect.signature(vars(one)["reset"]).parameters
+            if parameter in found:
+                return True
+            if not any(each.kind is each.VAR_KEYWORD for each in found.values()):
+                return False
+    return False
+
+
+def resetting(environment: Any, task: Mapping[str, Any]) -> Callable[[], Any]:
+    """Returns the call that resets an environment to a task.
+
+    Raises:
+        ValueError: by the call, for a column that no method can take by its name.
+    """
+    if "self" in task:
+        return partial(_refuse, "the row has a column 'self', which no reset() can take by its name; rename it")
+    return partial(environment.reset, **task)
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)
+
+
+def made_by(factory: Callable[[], TextEnvironment]) -> TextEnvironment:
+    """Makes an environment before there are episodes. Errors of its factory reach the caller, but end no process.
+
+    Raises:
+        RuntimeError: in place of a `SystemExit`.
+    """
+    try:
+        return factory()
+    except SystemExit as error:
+        raise RuntimeError(f"making an environment ended in {Failure.of(error).message}; mend its factory") from error
+
+
+def check_environment(kind: type[Any]) -> None:
+    """Refuses a class that can't play an episode.
+
+    Raises:
+        TypeError: names the class and the method.
+    """
+    missing = [name for name in ("reset", "step", "project") if not callable(getattr(kind, name, None))]
+    missing += sorted(getattr(kind, "__abstractmethods__", ()))
+    if missing:
+        raise TypeError(f"environment {kind.__name__} has no {missing[0]}(); write it, as docs/your_own_task.md shows")
+    parameters = inspect.signature(kind.reset).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD or parameter.name == "seed" for parameter in parameters):
+        raise TypeError(
+            f"{kind.__name__}.reset must take every dataset column and 'seed' by keyword; end its signature with "
+            "**columns"
+        )

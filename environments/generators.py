@@ -1,0 +1,94 @@
+"""Lends the global random generators to one episode at a time.
+
+Much code draws from `random`, `numpy.random` and torch without a generator of its own. Where the environments of a
+process take turns, each episode has these generators to itself: seeded from its seed, and in the state in which its
+last call left them. Afterwards the process gets its own states back, so that training draws the same numbers whatever
+is played.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+from numpy.random import mtrand
+
+_TURN = threading.RLock()  # one batch at a time has the generators
+
+
+@contextmanager
+def kept() -> Generator[None]:
+    """Gives the process its own states back when the context closes. Other threads that lend wait for that."""
+    with _TURN:
+        own, bits = random.getstate(), mtrand.get_bit_generator()
+        legacy = numpy.random.get_state(legacy=False)
+        torch, devices = _cpu(), _devices()
+        drawn = None if torch is None else torch.get_state()
+        try:
+            yield
+        finally:
+            random.setstate(own)
+            mtrand.set_bit_generator(bits)
+            if legacy["has_gauss"]:  # the half-used pair of normal numbers is lost where a bit generator is set
+                numpy.random.set_state(legacy)
+            if torch is not None:
+                torch.set_state(drawn)
+            for generator, seed, offset, state in devices:
+                if generator.initial_seed() != seed or generator.get_offset() < offset:
+                    generator.set_state(state)
+
+
+class Stream:
+    """The states of one episode."""
+
+    def __init__(self) -> None:
+        self.begin(None)
+        self._numpy: Any = None
+
+    def begin(self, seed: object) -> None:
+        """Forgets the states; the next `install` seeds them."""
+        self._seed = zlib.crc32(repr(seed).encode())
+        self._python: Any = None
+        self._torch: Any = None
+
+    def install(self) -> None:
+        """Puts the states in place. `keep` must follow, unless the call between them never returns."""
+        if self._numpy is None:
+            self._numpy = numpy.random.MT19937(0)
+        mtrand.set_bit_generator(self._numpy)
+        torch = _cpu()
+        if self._python is None:
+            random.seed(self._seed)
+            numpy.random.seed(self._seed)
+        else:
+            random.setstate(self._python)
+        if torch is not None and self._torch is None:
+            torch.manual_seed(self._seed)
+        elif torch is not None:
+            torch.set_state(self._torch)
+
+    def keep(self) -> None:
+        """Takes the states as a call left them."""
+        self._python = random.getstate()
+        torch = _cpu()
+        self._torch = None if torch is None else torch.get_state()
+
+
+def _cpu() -> Any:
+    """Returns torch's generator of the CPU; `None` unless something has imported torch."""
+    return getattr(sys.modules.get("torch"), "default_generator", None)
+
+
+def _devices() -> list[tuple[Any, int, int, Any]]:
+    """Returns CUDA's generators with their seeds, offsets and states. An environment that calls `torch.manual_seed`
+    seeds them too; what a policy draws from them meanwhile stays drawn."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return []
+    return [(one, one.initial_seed(), one.get_offset(), one.get_state()) for one in cuda.default_generators]
