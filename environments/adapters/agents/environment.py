@@ -122,7 +122,7 @@ class AgentEnvironment(AdaptedEnvironment):
         """
         first = self.line.take(until)
         if first is None:
-            raise _own(self.line.error) or RuntimeError("the agent ended without a request")
+            raise _own(self.line.error or RuntimeError("the agent ended without a request"))
         return self.opening_of(first)
 
     def opening_of(self, first: Ask) -> Opening:
@@ -154,10 +154,11 @@ class AgentEnvironment(AdaptedEnvironment):
         error, line = self.line.error, self.line
         if error is None or line.lost:
             return line.lost
-        ours = (*POLICYS, "context_length_exceeded")
-        if all(isinstance(one, self._loses) or {*_codes(one)} & {*ours} for one in _parts(error)):
-            return f"{type(error).__name__}: {error}"
-        raise _own(error) or error
+        ours, parts = {*POLICYS, "context_length_exceeded"}, [*_parts(error)]
+        other = next((one for one in parts if not isinstance(one, self._loses) and not {*_codes(one)} & ours), None)
+        if other is not None:
+            raise _own(other)
+        return f"{type(parts[0]).__name__}: {parts[0]}"
 
     def finish(self, until: float | None = None) -> Ending | None:
         if self._line is None:
@@ -294,9 +295,9 @@ def _timed(call: Callable[[float], Any], until: float) -> Any:
         return Failure("timeout", str(error))
 
 
-def _own(error: BaseException | None) -> Exception | None:
+def _own(error: BaseException) -> Exception:
     """Returns an agent's error as one that costs its own episode: its Ctrl-C or cancellation is not the run's."""
-    if error is None or isinstance(error, Exception):
+    if isinstance(error, Exception):
         return error
     told = f"the agent raised {type(error).__name__}" + (f": {error}" if str(error) else "")
     return RuntimeError(told).with_traceback(error.__traceback__)

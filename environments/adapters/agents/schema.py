@@ -283,7 +283,8 @@ def check(kind: type[BaseModel], body: Mapping[str, Any]) -> None:
         error = max(errors, key=lambda one: len(_found(body, one)[0]))  # of the alternative that fits best
         place, value = _found(body, error)
         code = CODES.get(error["type"], "invalid_type" if error["type"].endswith("_type") else "invalid_value")
-        told = "is missing" if error["type"] == "missing" else f"is {value!r:.80}: {error['msg']}"
+        wanted = error["msg"].partition(" or instance")[0]
+        told = "is missing" if error["type"] == "missing" else f"is {value!r:.80}: {wanted}"
         raise Refused(f"{place} {told}", code, param=place) from None
 
 
