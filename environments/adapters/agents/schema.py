@@ -2,166 +2,78 @@
 
 A field that is not read may hold anything. Values stay as they came: a checked request is the caller's own.
 """
+# ruff: noqa: UP013 (a type a line: the fields of an API are a table)
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Required
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, ValidationError
+from typing_extensions import TypedDict  # pydantic takes those of `typing` from Python 3.12 on
 
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
 
 DEEPEST = 64  # levels of lists and objects in a request
 CODES = {"missing": "missing_required_parameter", "literal_error": "invalid_value"}
 
-
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-
+Objects = dict[str, Any]
 Name = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[int, Field(ge=1, le=2**31)]
-Objects = dict[str, Any]
+Mode = Literal["auto", "required"]
+Block = TypedDict("Block", {"type": Required[str], "text": str}, total=False)
+Content = str | list[Block]
+
+# Functions: their calls, with arguments as text or as those who parsed them have them; what the parsers of calls read
+Written = TypedDict("Written", {"name": Required[Name], "arguments": str | Objects | None}, total=False)
+Kinds = str | list[str] | None
+Properties = dict[str, Objects] | None
+Schema = TypedDict("Schema", {"type": Kinds, "properties": Properties, "required": list[str] | None}, total=False)
+Parameters = Schema | None
+Function = TypedDict(
+    "Function", {"name": Required[Name], "description": str | None, "parameters": Parameters}, total=False
+)
+Tool = TypedDict("Tool", {"type": Literal["function"], "function": Function})
+Named = TypedDict("Named", {"name": Name})
+NamedTool = TypedDict("NamedTool", {"type": Literal["function"], "function": Named})
+Some = TypedDict("Some", {"mode": Mode, "tools": Annotated[list[NamedTool], Field(min_length=1)]})
+Allowed = TypedDict("Allowed", {"type": Literal["allowed_tools"], "allowed_tools": Some})
+FlatTool = TypedDict(
+    "FlatTool",
+    {
+        "type": Required[Literal["function"]],
+        "name": Required[Name],
+        "description": str | None,
+        "parameters": Parameters,
+    },
+    total=False,
+)
+FlatNamed = TypedDict("FlatNamed", {"type": Literal["function"], "name": Name})
+FlatSome = Annotated[list[FlatNamed], Field(min_length=1)]
+FlatAllowed = TypedDict("FlatAllowed", {"type": Literal["allowed_tools"], "mode": Mode, "tools": FlatSome})
+
+# What a response has to be
+Formed = TypedDict("Formed", {"schema": Objects})
+Format = TypedDict("Format", {"type": Required[str], "json_schema": Formed | None}, total=False)
+FlatFormat = TypedDict("FlatFormat", {"type": Required[str], "schema": Objects | None}, total=False)
+Text = TypedDict("Text", {"format": FlatFormat | None}, total=False)
+StreamOptions = TypedDict("StreamOptions", {"include_usage": bool | None}, total=False)
+
+# Input items of responses
+Said = TypedDict("Said", {"role": Literal["system", "developer", "user", "assistant"], "content": Content})
+Called = TypedDict("Called", {"call_id": Name, "name": Name, "arguments": str})
+Returned = TypedDict("Returned", {"call_id": Name, "output": Content})
+Thought = TypedDict("Thought", {"summary": list[Block] | None, "content": list[Block] | None}, total=False)
+Reference = TypedDict("Reference", {"id": Name})
 
 
-class _Block(_Part):
-    type: str
-    text: str = ""
+def _whole(call: Any) -> Any:
+    """Returns a call of a message; some programs leave out the level ``function``."""
+    return {"function": call} if isinstance(call, Mapping) and "function" not in call else call
 
 
-Content = str | list[_Block]
-
-
-class _Written(_Part):
-    """A call's function; ``arguments`` as text, or as an object from those who parsed it."""
-
-    name: Name
-    arguments: str | Objects | None = None
-
-
-class _Asked(_Part):
-    function: _Written
-
-    @model_validator(mode="before")
-    @classmethod
-    def _whole(cls, given: Any) -> Any:
-        return {"function": given} if isinstance(given, Mapping) and "function" not in given else given
-
-
-class _Message(_Part):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Content | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_Asked] | None = None
-
-
-class _Parameters(_Part):
-    """The levels of a JSON schema that the parsers of calls read."""
-
-    type: str | list[str] | None = None
-    properties: dict[str, Objects] | None = None
-    required: list[str] | None = None
-
-
-class _Function(_Part):
-    name: Name
-    description: str | None = None
-    parameters: _Parameters | None = None
-
-
-class _Tool(_Part):
-    type: Literal["function"]
-    function: _Function
-
-
-class _Named(_Part):
-    name: Name
-
-
-class _NamedTool(_Part):
-    type: Literal["function"]
-    function: _Named
-
-
-class _Allowed(_Part):
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[_NamedTool], Field(min_length=1)]
-
-
-class _Choice(_Part):
-    type: Literal["function", "allowed_tools"]
-    function: _Named | None = None
-    allowed_tools: _Allowed | None = None
-
-    @model_validator(mode="after")
-    def _told(self) -> _Choice:
-        if getattr(self, self.type) is None:
-            raise ValueError(f"{self.type} is missing")
-        return self
-
-
-class _Schema(_Part):
-    of: Annotated[Objects, Field(alias="schema")]
-
-
-class _Format(_Part):
-    type: str
-    json_schema: _Schema | None = None
-
-
-class _StreamOptions(_Part):
-    include_usage: bool | None = None
-
-
-class _Sampling(_Part):
-    model: str | None = None
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    stream: bool | None = None
-    parallel_tool_calls: bool | None = None
-
-
-class ChatRequest(_Sampling):
-    """The body of ``/v1/chat/completions``."""
-
-    messages: Annotated[list[_Message], Field(min_length=1)]
-    tools: list[_Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | _Choice | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    stop: Name | list[Name] | None = None
-    max_tokens: Tokens | None = None
-    max_completion_tokens: Tokens | None = None
-    stream_options: _StreamOptions | None = None
-    response_format: _Format | None = None
-
-
-class _Said(_Part):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
-
-
-class _Called(_Part):
-    call_id: Name
-    name: Name
-    arguments: str
-
-
-class _Returned(_Part):
-    call_id: Name
-    output: Content
-
-
-class _Thought(_Part):
-    id: str | None = None
-    summary: list[_Block] | None = None
-    content: list[_Block] | None = None
-
-
-class _Reference(_Part):
-    id: Name
+Asked = TypedDict("Asked", {"function": Written})
 
 
 def kind_of(item: Any) -> str | None:
@@ -172,53 +84,60 @@ def kind_of(item: Any) -> str | None:
 
 
 Item = Annotated[
-    Annotated[_Said, Tag("message")]
-    | Annotated[_Called, Tag("function_call")]
-    | Annotated[_Returned, Tag("function_call_output")]
-    | Annotated[_Thought, Tag("reasoning")]
-    | Annotated[_Reference, Tag("item_reference")],
+    Annotated[Said, Tag("message")]
+    | Annotated[Called, Tag("function_call")]
+    | Annotated[Returned, Tag("function_call_output")]
+    | Annotated[Thought, Tag("reasoning")]
+    | Annotated[Reference, Tag("item_reference")],
     Discriminator(kind_of),
 ]
 
 
-class _FlatTool(_Function):
-    type: Literal["function"]
+class Message(BaseModel):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Content | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Annotated[Asked, BeforeValidator(_whole)]] | None = None
 
 
-class _FlatNamed(_Part):
-    type: Literal["function"]
-    name: Name
+class Sampling(BaseModel):
+    """What both requests have."""
+
+    model: str | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    stream: bool | None = None
+    parallel_tool_calls: bool | None = None
 
 
-class _FlatAllowed(_Part):
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[_FlatNamed], Field(min_length=1)]
+class ChatRequest(Sampling):
+    """The body of ``/v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | Allowed | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: Name | list[Name] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    stream_options: StreamOptions | None = None
+    response_format: Format | None = None
 
 
-class _TextFormat(_Part):
-    type: str
-    of: Annotated[Objects | None, Field(alias="schema")] = None
-
-
-class _Text(_Part):
-    format: _TextFormat | None = None
-
-
-class ResponsesRequest(_Sampling):
+class ResponsesRequest(Sampling):
     """The body of ``/v1/responses``."""
 
     input: str | list[Item] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[_FlatTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | _FlatNamed | _FlatAllowed | None = None
+    tools: list[FlatTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatNamed | FlatAllowed | None = None
     max_output_tokens: Tokens | None = None
-    text: _Text | None = None
+    text: Text | None = None
     include: list[str] | None = None
     metadata: Objects | None = None
     store: bool | None = None
-    background: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
 
 
@@ -277,7 +196,7 @@ def check(kind: type[BaseModel], body: Mapping[str, Any]) -> None:
         Refused: names the field, its value and what it must be.
     """
     try:
-        kind.model_validate(body)
+        kind.model_validate(body, strict=True)
     except ValidationError as problem:
         errors = problem.errors(include_url=False, include_context=False)
         error = max(errors, key=lambda one: len(_found(body, one)[0]))  # of the alternative that fits best
