@@ -270,7 +270,24 @@ async def returns_a_text(row: Row, client: Client) -> str:
     return "won"
 
 
+async def is_cancelled(row: Row, client: Client) -> None:
+    await client.chat(messages=START)
+    raise asyncio.CancelledError
+
+
+async def is_interrupted(row: Row, client: Client) -> None:
+    await client.chat(messages=START)
+    raise KeyboardInterrupt
+
+
+async def exits(row: Row, client: Client) -> None:
+    sys.exit("no key")
+
+
 FAULTS = {
+    is_cancelled: "RuntimeError: the agent raised CancelledError",
+    is_interrupted: "RuntimeError: the agent raised KeyboardInterrupt",
+    exits: "RuntimeError: the agent raised SystemExit: no key",
     raises: "KeyError: 'broken'",
     never_asks: "ended without a request",
     hangs: "neither asked nor ended",
@@ -399,6 +416,55 @@ def test_what_the_policy_is_to_blame_for_is_a_lost_episode() -> None:
     assert found[0].turns[0].info["lost"] == "UnknownTool: fly"
 
 
+def test_what_a_program_elsewhere_says_of_the_policy_loses() -> None:
+    async def agent(row: Row, client: Client) -> float:
+        await client.chat(messages=START)
+        program = "import sys, urllib.request as u; u.urlopen(sys.argv[1] + '/lost', b'called fly'); sys.exit(1)"
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program, client.url], check=row["checks"])
+        return 0.25
+
+    rows = [{"task_id": "raises", "checks": True}, {"task_id": "returns", "checks": False}]
+    found = played(AgentEnvironment(agent, format="text"), rows)
+    assert [(one.stop, one.won, one.reward) for one in found] == [
+        *[(StopReason.DONE, False, 0.0)] * 2,
+        *[(StopReason.DONE, False, 0.25)] * 2,
+    ], [one.message for one in found]
+    assert all(one.turns[-1].info["lost"] == "called fly" for one in found)
+
+
+def test_a_group_of_the_policys_mistakes_is_lost() -> None:
+    async def agent(row: Row, client: Client) -> None:
+        async def one() -> None:
+            await client.chat(messages=START)
+            raise UnknownTool(row["task_id"]) if row["task_id"] == "fly" else KeyError("broken")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(one())
+
+    rows = [{"task_id": "fly"}, {"task_id": "broken"}]
+    found = played(AgentEnvironment(agent, format="text", loses=(UnknownTool,)), rows)
+    assert [(one.failed, one.won) for one in found[::2]] == [(False, False), (True, False)], found
+    assert "KeyError: 'broken'" in found[2].message and found[0].turns[0].info["lost"] == "UnknownTool: fly"
+
+
+def test_an_agent_that_never_ends_burns_nothing() -> None:
+    asked = [0]
+
+    def agent(row: Row, client: Client) -> None:
+        while True:
+            try:
+                asked[0] += 1
+                client.chat_sync(messages=START)
+            except BaseException:
+                pass
+
+    began = time.process_time()
+    found = played(AgentEnvironment(agent, format="text", max_turns=3), siblings=8)
+    time.sleep(0.5)
+    assert all(one.stop is StopReason.TURN_LIMIT for one in found)
+    assert asked[0] < 8 * 30 and time.process_time() - began < 5
+
+
 def test_a_required_call_that_does_not_come_is_the_policys_fault() -> None:
     async def agent(row: Row, client: Client) -> float:
         await client.chat(messages=START, tools=[GUESS], tool_choice="required")
@@ -479,6 +545,60 @@ def test_rewards_go_to_turns_and_a_judge_is_no_row() -> None:
     found = played(AgentEnvironment(agent, format="text"), history="conversation")
     assert [[turn.reward for turn in one.turns] for one in found] == [[1.0, 2.5]] * 2
     assert all("Judge" in str(one.turns[1].info["not_trained"]) for one in found) and len(rows_of(found)) == 2
+
+
+@pytest.mark.parametrize("way", ["tasks", "threads", "answers", "openai"])
+def test_sub_agents_reward_their_own_turns(way: str) -> None:
+    if way == "openai":
+        pytest.importorskip("openai")
+
+    async def agent(row: Row, client: Client) -> float:
+        async def ask(number: int) -> Any:
+            messages = [{"role": "system", "content": f"You are {number}."}, START[1]]
+            if way == "openai":
+                answer = await client.openai.chat.completions.create(model="policy", messages=messages)
+            else:
+                answer = await client.chat(messages=messages)
+            await asyncio.sleep(0.02 * next(delays))
+            if way != "answers":
+                client.reward(number)
+            return answer
+
+        def on_thread(number: int) -> None:
+            client.chat_sync(messages=[{"role": "system", "content": f"You are {number}."}, START[1]])
+            client.reward(number)
+
+        await client.chat(messages=START)
+        client.reward(0.5)
+        asking = [asyncio.to_thread(on_thread, one) for one in range(3)] if way == "threads" else map(ask, range(3))
+        answers = await asyncio.gather(*asking)
+        if way == "answers":
+            for number, answer in enumerate(answers):
+                client.reward(number, answer)
+        return 10.0
+
+    delays = iter([3, 2, 1, 1, 2, 3])
+    tokenizer = chat_tokenizer()
+    for one in played(AgentEnvironment(agent, format="text"), tokenizer=tokenizer):
+        given = {tokenizer.decode(turn.prompt_ids): turn.reward - 10 * (turn is one.turns[-1]) for turn in one.turns}
+        assert {text: number for text in given for number in range(3) if f"You are {number}." in text} | {
+            text: 0.5 for text in given if START[0]["content"] in text
+        } == given
+        assert one.reward == 13.5, one.message
+
+
+def test_a_reward_that_may_be_anybodys_asks_whose_it_is() -> None:
+    def agent(row: Row, client: Client) -> float:
+        threads = [threading.Thread(target=client.chat_sync, kwargs={"messages": START}) for _ in range(2)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        client.reward(1.0)
+        return 0.0
+
+    found = played(AgentEnvironment(agent, format="text"), siblings=1)
+    assert found[0].failed and "client.reward(value, answer)" in found[0].message
 
 
 def test_a_stream_and_several_choices() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from alignopsd_trl.viewer.page import Page
 
 _STEP = re.compile(r"/step/(\d{1,9})")
 _TOKENS = re.compile(r"/tokens/(\d{1,9})-(\d{1,9})")
-_HOSTS = ("127.0.0.1", "localhost")
 
 
 def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPServer:
@@ -19,24 +19,25 @@ def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPSer
     """
 
     class Handler(BaseHTTPRequestHandler):
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # a reader who leaves
+                super().handle()
+
         def do_GET(self) -> None:
-            if self.headers.get("Host", "").rpartition(":")[0] not in _HOSTS:
+            if self.headers.get("Host", "").rpartition(":")[0] not in ("127.0.0.1", "localhost"):
                 return self.send_error(403)
-            step = _STEP.fullmatch(self.path)
+            step, tokens = _STEP.fullmatch(self.path), _TOKENS.fullmatch(self.path)
             if self.path == "/":
                 return self._send(page.head().encode(), "text/html; charset=utf-8")
             if step and int(step[1]) in steps:
-                return self._send(page.content(int(step[1])), "application/json", "gzip")
-            tokens = _TOKENS.fullmatch(self.path)
+                return self._send(page.content(int(step[1])), "application/json", Encoding="gzip")
             found = page.tokens(int(tokens[1]), int(tokens[2])) if tokens and int(tokens[1]) in steps else None
-            return self._send(found, "application/json", "gzip") if found else self.send_error(404)
+            return self._send(found, "application/json", Encoding="gzip") if found else self.send_error(404)
 
-        def _send(self, body: bytes, kind: str, coding: str | None = None) -> None:
+        def _send(self, body: bytes, kind: str, **more: str) -> None:
             self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            if coding:
-                self.send_header("Content-Encoding", coding)
+            for name, value in {"Type": kind, "Length": str(len(body)), **more}.items():
+                self.send_header(f"Content-{name}", value)
             self.end_headers()
             self.wfile.write(body)
 
