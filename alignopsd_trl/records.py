@@ -107,6 +107,11 @@ def turn_records(
     return records
 
 
+def dialogue_records(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
+    """Makes the records of an evaluation's episodes, without the prompts that repeat what was said before."""
+    return [one if not one["turn"] else one | {"prompt": None} for one in turn_records(trajectories, step=0)]
+
+
 def trace_types(trace: Mapping[str, Any]) -> dict[str, pa.DataType]:
     """Returns the type of each column of a trace, null where its values do not show it."""
     return {name: _KNOWN_COLUMNS.get(name) or pa.array(_column(one)).type for name, one in trace.items()}
@@ -205,11 +210,12 @@ def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None
         raise FileNotFoundError(f"no trajectories in {folder}; a run writes them with save_trajectories=True")
     order = ["step", "task", "rollout", "turn"]
     wanted = None if columns is None else list(dict.fromkeys([*order, *columns]))
-    frames = [_read(file, wanted) for file in files]
+    frames = [read_file(file, wanted) for file in files]
     return pd.concat(frames, ignore_index=True).sort_values(order, ignore_index=True)
 
 
-def _read(file: Path, wanted: Sequence[str] | None) -> Any:
+def read_file(file: Path, wanted: Sequence[str] | None = None) -> Any:
+    """Reads one file, or those of the wanted columns that it has; raises as `read_records`."""
     import pandas as pd
 
     try:

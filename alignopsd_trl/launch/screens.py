@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from alignopsd_trl.runs.progress import WIDE, cut
 from alignopsd_trl.training.console import columns
 
 _LABEL = 14
+_ACTIONS, _ROWS, _LONG = 3, 12, 32
+"""Last actions of a category that are listed, categories at most, and characters of an action."""
 
 
 def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
@@ -55,10 +58,24 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     lines.append(row("score %", after["episodes"], shown(before, "score"), shown(after, "score"), difference))
     if after["environment_errors"]:
         lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
+    lines += [cut(line, width) for line in _lost(after["outcomes"])]
     lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")
     lines.append(f"\nresults.json, checkpoints, log.jsonl, trajectories/ and the model are in {folder.path}")
     lines.append(f"where the credit went: alignopsd view {shlex.quote(path_as_given(folder.path))}")
     return "\n".join(["", *lines])
+
+
+def _lost(outcomes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns how many episodes each category lost, the most first, with their most frequent last actions; empty where
+    nothing is known of these."""
+    ends: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in outcomes:
+        if one["won"] is False and one.get("last_action"):
+            ends[one["category"] or "all"][cut(" ".join(one["last_action"].split()), _LONG)] += 1
+    found = sorted(ends.items(), key=lambda item: -item[1].total())[:_ROWS]
+    listed = [", ".join(f"{count} {action!r}" for action, count in part.most_common(_ACTIONS)) for _, part in found]
+    rows = [f"{name}: {part.total()}, of them {text}" for (name, part), text in zip(found, listed, strict=True)]
+    return ["lost episodes, by their last action:", *rows] if rows else []
 
 
 def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], category: str, what: str) -> str:

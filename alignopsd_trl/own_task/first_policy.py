@@ -78,6 +78,8 @@ def first_policy(
         )
         print(found.told(), flush=True)
         made = warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))
+        if made.useless:
+            return print(made.useless, flush=True)
         print(f"training tasks, played by the first policy in {folder}:", flush=True)
         results = what_it_can(known, made.model, made.tokenizer, sample(known), encoder=encoder)
-        print(told(results, found.rows, config), flush=True)
+        print(told(results, found.rows, config, made.updates), flush=True)

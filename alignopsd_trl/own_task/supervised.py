@@ -33,7 +33,7 @@ from alignopsd_trl.own_task.agreement import WITH_SKILL, Agreement, Turn, turns_
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
-from alignopsd_trl.runs.progress import duration
+from alignopsd_trl.runs.progress import Computing, duration
 from alignopsd_trl.statistics import spread
 
 IGNORED = -100
@@ -83,6 +83,7 @@ class Budget(TrainerCallback):
         self.cpu, self.pause, self.lowest = time.process_time(), 0.0, math.inf
         self.best, self.best_at = dict[str, Tensor](), 0
         self.history, self.looked, self.improving = list[Agreement](), False, True
+        self.computing = Computing()
 
     def spent(self, step: int) -> float:
         """Returns the spent share of the budget, after so many updates."""
@@ -94,7 +95,11 @@ class Budget(TrainerCallback):
         self.begun = self.said = self.evaluated = time.monotonic()
         self.pause = min(EVERY, 60 * (self.minutes or math.inf) / EVALUATIONS)
 
+    def on_step_begin(self, *given: Any, **_: Any) -> None:
+        self.computing.__enter__()
+
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.computing.__exit__()
         ended = self.spent(state.global_step) >= 1
         control.should_training_stop |= ended
         control.should_evaluate = ended or time.monotonic() - self.evaluated >= self.pause
@@ -143,6 +148,9 @@ class Budget(TrainerCallback):
             self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
         if ended and agreement.unfollowed:
             self._say(state, f"look: {agreement.unfollowed}")
+        if ended and self.minutes is not None and self.computing.busy and not torch.cuda.is_available():
+            fit = state.global_step * self.computing.wall / self.computing.cpu
+            self._say(state, f"look: {self.computing.busy}, so {state.global_step} updates where about {fit:.0f} fit")
 
     def _say(self, state: TrainerState, text: str) -> None:
         self.said = time.monotonic()

@@ -37,6 +37,8 @@ TRIED, LOOKED_AT = 32, 16
 ENOUGH_TURNS = 5000
 MANY_INVALID, MUCH_WORSE = 0.05, 0.75
 """A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
+PLAYS = 0.1
+"""Least share of held-out responses, with the skill or without it, of a policy that is worth playing."""
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
 from its own success without it to the player's success with it."""
@@ -44,11 +46,23 @@ from its own success without it to the player's success with it."""
 
 @dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, and the number of updates that made it."""
+    """A first policy, the number of updates that made it, and the largest share, with the skill or without it, of
+    held-out responses that would be the player's; NaN if it was not measured."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     updates: int
+    agrees: float = math.nan
+
+    @property
+    def useless(self) -> str:
+        """Says why it is not played: nearly all that it does would be invalid; an empty text for another policy."""
+        text = (
+            f"look: {self.agrees:.0%} of held-out responses at best are the player's, after {self.updates} updates: "
+            "nothing is played, since most actions would be invalid; alignopsd warm_start with --model and this "
+            "policy's folder goes on from here, --tasks plays all the same"
+        )
+        return text if self.agrees < PLAYS else ""
 
 
 def warm_start(
@@ -93,7 +107,8 @@ def warm_start(
     if trainer.interrupted is not None:
         vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
         raise trainer.interrupted
-    return WarmStarted(trained.eval(), tokenizer, updates)
+    shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
+    return WarmStarted(trained.eval(), tokenizer, updates, max(shares))
 
 
 def _enough(share: float, play: Any, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> bool:
@@ -172,15 +187,18 @@ def _played(
     return results
 
 
-def told(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], config: WarmStartConfig) -> str:
+def told(
+    results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], config: WarmStartConfig, updates: int
+) -> str:
     """Returns results as text, with warnings by their demonstrations. A policy that is to stop early may be poor."""
-    poor = "" if config.until_success else advice(results, rows)
+    poor = "" if config.until_success else advice(results, rows, updates * config.batch_size / len(rows))
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
     return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
 
 
-def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a warning with a remedy for a policy far below its demonstrations; an empty text for a good one."""
+def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], epochs: float = 1.0) -> str:
+    """Returns a warning with a remedy for a policy far below its demonstrations, of which it has seen each ``epochs``
+    times; an empty text for a good one."""
     faults = []
     for view, result in results.items():
         shown = _demonstrated(rows, view)
@@ -189,6 +207,7 @@ def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, 
         if result.success.mean / 100 < MUCH_WORSE * shown:  # false for NaN, an unknown rate
             faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
     few = f"it learnt from {len(rows)} turns, demonstrate more, with --episodes; " if len(rows) < ENOUGH_TURNS else ""
+    few = few if epochs >= 1 else f"it has seen {epochs:.0%} of {len(rows)} turns: go on with --model and its folder; "
     return f"look: {', '.join(faults)}; {few}raise --minutes, or show shorter prompts" if faults else ""
 
 

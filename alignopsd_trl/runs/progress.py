@@ -10,6 +10,7 @@ from collections.abc import Callable
 WIDE = 100  # columns where there is no terminal
 NOW_AND_THEN = 15.0  # seconds between two lines where there is no terminal
 AT_ONCE = 0.1  # seconds between two states of the live line
+BUSY = 0.7  # a thread that computes without a break has less than this share of a core where others compute too
 
 
 class Bar:
@@ -77,6 +78,32 @@ class Bar:
             lasts = min(self.turns / max(self.ended, 1), self._most_turns or float("inf"))
             return spent / self.turns * waiting * lasts
         return spent / self.ended * waiting if self.ended else None
+
+
+class Computing:
+    """Adds up the seconds of ``with`` blocks by the clock, and of the CPU for the calling thread, on which PyTorch's
+    other threads wait.
+
+    Attributes:
+        wall, cpu: the two sums.
+    """
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = 0.0
+
+    def __enter__(self) -> Computing:
+        self._began = time.perf_counter(), time.thread_time()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.wall += time.perf_counter() - self._began[0]
+        self.cpu += time.thread_time() - self._began[1]
+
+    @property
+    def busy(self) -> str:
+        """Says that other processes had the cores for much of the time; an empty text if they had not."""
+        said = f"the machine is busy: this process had its core for {self.cpu:.0f} of {self.wall:.0f} s"
+        return said if self.cpu < BUSY * self.wall else ""
 
 
 def duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Reads a run's folder as plain values for a page: facts, curves, evaluations, and the turns of each step.
 
     trajectories/*.parquet ──► frame ──► step_content(step): tasks ► rollouts ► turns
+    evaluation_*.parquet ──► panel, the step `PANEL` with "before" and "after" as the siblings of each task
     results.json, evaluation_*.json, log.jsonl ──► facts, curves, evaluation
 
 Nothing here depends on the method: every ``credit_*`` column of a turn is passed on under its own name.
@@ -19,12 +20,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.records import read_records
+from alignopsd_trl.records import read_file, read_records
 from alignopsd_trl.runs.files import json_lines, whole_json
 from alignopsd_trl.statistics import share_of_tasks
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"
+PANEL = -1
+"""Number of the step whose tasks are those of the evaluations."""
 TRAJECTORY = ("privileged", "reward", "won", "score", "stop", "message")
 TURN = (
     *("turn", "prompt", "response", "thinking", "action", "action_valid", "observation", "prompt_tokens"),
@@ -70,8 +73,9 @@ class Run:
         curves: over rollout steps.
         evaluation: the results ``before`` and ``after`` training that exist.
         temperature: of the rollouts' sampling; `None` if unknown.
-        steps: rollout steps with trajectories, rising.
+        steps: rollout steps with trajectories, rising, then `PANEL` if an evaluation's dialogues are there.
         frame: the records, one row a turn.
+        panel: those of the evaluations, whose ``rollout`` is ``before`` or ``after``.
     """
 
     name: str
@@ -81,6 +85,7 @@ class Run:
     temperature: float | None
     steps: list[int]
     frame: pd.DataFrame
+    panel: pd.DataFrame
 
 
 def read_run(folder: str | os.PathLike) -> Run:
@@ -97,15 +102,22 @@ def read_run(folder: str | os.PathLike) -> Run:
     results = whole_json(folder / "results.json") or {}
     history = results.get("history") or json_lines(folder / "log.jsonl")
     evaluation = {when: whole_json(folder / f"evaluation_{when}.json") for when in ("before", "after")}
+    panel = pd.concat([pd.DataFrame(), *(_dialogues(folder, when) for when in ("before", "after"))], ignore_index=True)
     return Run(
         name=folder.resolve().name,
         facts=_facts(results, frame),
         curves=[*episode_curves(frame), *log_curves(history)],
         evaluation={when: result for when, result in evaluation.items() if result},
         temperature=(results.get("config") or {}).get("temperature"),
-        steps=sorted(int(step) for step in frame.step.unique()),
+        steps=[*sorted(int(step) for step in frame.step.unique()), *([] if panel.empty else [PANEL])],
         frame=frame,
+        panel=panel,
     )
+
+
+def _dialogues(folder: Path, when: str) -> pd.DataFrame:
+    file = folder / f"evaluation_{when}.parquet"
+    return read_file(file).assign(rollout=when) if file.is_file() else pd.DataFrame()
 
 
 def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
@@ -163,7 +175,7 @@ def step_content(run: Run, step: int) -> dict[str, Any]:
     The ``sources`` of a turn are given by rollout and turn of the same task, with similarity and weight. A turn is
     ``unasked`` where the privileged view did not think.
     """
-    rows = _plain_rows(run.frame[run.frame.step == step])
+    rows = _plain_rows(run.panel if step == PANEL else run.frame[run.frame.step == step])
     places = {(row["task"], row.get("credit_row")): row for row in rows}
     tasks: dict[str, dict[str, Any]] = {}
     for row in rows:
