@@ -107,11 +107,6 @@ def turn_records(
     return records
 
 
-def dialogue_records(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    """Makes the records of an evaluation's episodes, without the prompts that repeat what was said before."""
-    return [one if not one["turn"] else one | {"prompt": None} for one in turn_records(trajectories, step=0)]
-
-
 def trace_types(trace: Mapping[str, Any]) -> dict[str, pa.DataType]:
     """Returns the type of each column of a trace, null where its values do not show it."""
     return {name: _KNOWN_COLUMNS.get(name) or pa.array(_column(one)).type for name, one in trace.items()}

@@ -12,10 +12,6 @@ from alignopsd_trl.statistics import bootstrap_mean, wilson
 from alignopsd_trl.turns import Trajectory
 
 
-LAST_ACTION = 200
-"""Kept characters of an episode's last action."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The result of one episode in an evaluation."""
@@ -39,7 +35,7 @@ class Outcome:
             turns=len(trajectory.turns),
             invalid_actions=sum(not turn.action_valid for turn in trajectory.turns),
             stop=trajectory.stop.value if trajectory.stop else "",
-            last_action=trajectory.turns[-1].action[:LAST_ACTION] if trajectory.turns else "",
+            last_action=trajectory.turns[-1].action[:200] if trajectory.turns else "",
         )
 
 

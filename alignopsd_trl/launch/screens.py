@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +15,7 @@ from alignopsd_trl.runs.progress import WIDE, cut
 from alignopsd_trl.training.console import columns
 
 _LABEL = 14
-_ACTIONS, _ROWS, _LONG = 3, 12, 32
-"""Last actions of a category that are listed, categories at most, and characters of an action."""
+_CATEGORIES = 12  # with lost episodes that are listed
 
 
 def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
@@ -66,16 +65,14 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
 
 
 def _lost(outcomes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns how many episodes each category lost, the most first, with their most frequent last actions; empty where
-    nothing is known of these."""
-    ends: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for one in outcomes:
-        if one["won"] is False and one.get("last_action"):
-            ends[one["category"] or "all"][cut(" ".join(one["last_action"].split()), _LONG)] += 1
-    found = sorted(ends.items(), key=lambda item: -item[1].total())[:_ROWS]
-    listed = [", ".join(f"{count} {action!r}" for action, count in part.most_common(_ACTIONS)) for _, part in found]
-    rows = [f"{name}: {part.total()}, of them {text}" for (name, part), text in zip(found, listed, strict=True)]
-    return ["lost episodes, by their last action:", *rows] if rows else []
+    """Returns how many episodes each category lost, the most first, with their most frequent last actions."""
+    lost = [one for one in outcomes if one["won"] is False and one.get("last_action")]
+    lines = ["lost episodes, by their last action:"] if lost else []
+    for name, number in Counter(one["category"] or "all" for one in lost).most_common(_CATEGORIES):
+        part = (one for one in lost if (one["category"] or "all") == name)
+        ends = Counter(cut(" ".join(one["last_action"].split()), 32) for one in part).most_common(3)
+        lines.append(f"{name}: {number}, of them {', '.join(f'{count} {action!r}' for action, count in ends)}")
+    return lines
 
 
 def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], category: str, what: str) -> str:

@@ -41,11 +41,7 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
     ids = torch.ones(max(1, TOKENS // (prompt + answer)), prompt + answer, dtype=torch.int64, device=device)
     precision = partial(torch.autocast, device.type, torch.bfloat16, enabled=fast)
     measured = Computing()
-    with (
-        measured,
-        precision(),
-        torch.no_grad(),
-    ):  # autocast keeps its casts while all parameters learn, as a round keeps them
+    with measured, precision(), torch.no_grad():  # autocast keeps its casts while all learn, as a round keeps them
         read, write = _speeds(policy, ids, min(episodes, ROWS))
     policy.requires_grad_(False)
     for one in trained:

@@ -46,23 +46,13 @@ from its own success without it to the player's success with it."""
 
 @dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, the number of updates that made it, and the largest share, with the skill or without it, of
-    held-out responses that would be the player's; NaN if it was not measured."""
+    """A first policy, the updates that made it, and the share of held-out responses, with the skill or without it, that
+    would at best be the player's; NaN if it was not measured."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     updates: int
     agrees: float = math.nan
-
-    @property
-    def useless(self) -> str:
-        """Says why it is not played: nearly all that it does would be invalid; an empty text for another policy."""
-        text = (
-            f"look: {self.agrees:.0%} of held-out responses at best are the player's, after {self.updates} updates: "
-            "nothing is played, since most actions would be invalid; alignopsd warm_start with --model and this "
-            "policy's folder goes on from here, --tasks plays all the same"
-        )
-        return text if self.agrees < PLAYS else ""
 
 
 def warm_start(
@@ -143,22 +133,35 @@ def known_tokenizer(model: str) -> PreTrainedTokenizerBase | None:
         return check_policy(model, saves=False) or AutoTokenizer.from_pretrained(resolve_model(model))
 
 
-def what_it_can(
+def report(
     task: Task,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    made: WarmStarted,
     panel: TaskPanel,
+    rows: Sequence[Mapping[str, Any]],
+    config: WarmStartConfig,
     *,
     temperature: float | None = None,
     skill_bank: Any = None,
     encoder: str = "lexical",
-) -> dict[str, EvaluationResult]:
+    anyway: bool = False,
+) -> str:
     """Plays tasks without the skill and, if the task has skills, with the skill in the prompt; by default at the
-    recipe's ``eval_temperature``."""
+    recipe's ``eval_temperature``. Returns the results, with warnings by the demonstrations ``rows``. A policy whose
+    held-out responses are hardly ever the player's is not played, unless ``anyway``."""
+    if made.agrees < PLAYS and not anyway:
+        return (
+            f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
+            f"best are the player's after {made.updates} updates; go on with alignopsd warm_start {task.name} --model "
+            "and this policy's folder, or play with --tasks"
+        )
     temperature = task.preset.get("eval_temperature", 0.4) if temperature is None else temperature
-    skills = skills_of(task, tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
+    skills = skills_of(task, made.tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
-    return _played(task, model, tokenizer, panel, views, temperature)
+    results = _played(task, made.model, made.tokenizer, panel, views, temperature)
+    epochs = made.updates * config.batch_size / len(rows)
+    poor = "" if config.until_success else advice(results, rows, epochs)  # a policy that is to stop early may be poor
+    tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
+    return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
 
 
 def sample(task: Task, count: int = LOOKED_AT) -> TaskPanel:
@@ -185,15 +188,6 @@ def _played(
             played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
         results[name] = played[0]
     return results
-
-
-def told(
-    results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], config: WarmStartConfig, updates: int
-) -> str:
-    """Returns results as text, with warnings by their demonstrations. A policy that is to stop early may be poor."""
-    poor = "" if config.until_success else advice(results, rows, updates * config.batch_size / len(rows))
-    tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
-    return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
 
 
 def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], epochs: float = 1.0) -> str:

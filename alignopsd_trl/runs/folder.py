@@ -36,10 +36,7 @@ from alignopsd_trl.runs.state import (
 )
 
 LOG_FILE = "log.jsonl"
-_WRITTEN = (
-    RESULTS_FILE,
-    *(f"evaluation_{when}.{kind}" for when in ("before", "after") for kind in ("json", "parquet")),
-)
+_WRITTEN = (RESULTS_FILE, "evaluation_before.*", "evaluation_after.*")
 _FOLDERS = ("trajectories", "completions")
 _LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
 _MODEL_FILES = (

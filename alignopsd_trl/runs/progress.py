@@ -81,27 +81,19 @@ class Bar:
 
 
 class Computing:
-    """Adds up the seconds of ``with`` blocks by the clock, and of the CPU for the calling thread, on which PyTorch's
-    other threads wait.
+    """Seconds of ``with`` blocks, by the clock and of the calling thread's CPU, on which PyTorch's others wait."""
 
-    Attributes:
-        wall, cpu: the two sums.
-    """
+    wall = cpu = 0.0
 
-    def __init__(self) -> None:
-        self.wall = self.cpu = 0.0
-
-    def __enter__(self) -> Computing:
-        self._began = time.perf_counter(), time.thread_time()
-        return self
+    def __enter__(self) -> None:
+        self.wall, self.cpu = self.wall - time.perf_counter(), self.cpu - time.thread_time()
 
     def __exit__(self, *error: object) -> None:
-        self.wall += time.perf_counter() - self._began[0]
-        self.cpu += time.thread_time() - self._began[1]
+        self.wall, self.cpu = self.wall + time.perf_counter(), self.cpu + time.thread_time()
 
     @property
     def busy(self) -> str:
-        """Says that other processes had the cores for much of the time; an empty text if they had not."""
+        """Says that other processes had the cores for much of the time; empty if they had not."""
         said = f"the machine is busy: this process had its core for {self.cpu:.0f} of {self.wall:.0f} s"
         return said if self.cpu < BUSY * self.wall else ""
 

@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
-from alignopsd_trl.records import dialogue_records
+from alignopsd_trl.records import turn_records
 from alignopsd_trl.rollout import AnySampler, episode_seed, episode_seeds, siblings_before
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.training.phases import Seconds
@@ -66,13 +66,13 @@ class Panels:
                 finished=self.rewards.score,
             )
         outcomes = gather_object([Outcome.of(one) for one in played])
-        records = gather_object(dialogue_records(played))
+        said = gather_object([one | {"prompt": None} if one["turn"] else one for one in turn_records(played, step=0)])
         tally = Tally.total(gather_object([Tally.of(played)]))
         self.seconds.evaluated(time.perf_counter() - started)
         if tally.usable == 0:
             raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
         result = summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
-        return replace(result, records=tuple(records))
+        return replace(result, records=tuple(said))
 
     def play_rows(self, rows: Sequence[Mapping[str, Any]], skills: bool, temperature: float) -> list[Trajectory]:
         """Plays an episode of each row. The random state of training stays unchanged, and a task's seeds do not depend

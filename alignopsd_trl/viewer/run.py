@@ -102,7 +102,9 @@ def read_run(folder: str | os.PathLike) -> Run:
     results = whole_json(folder / "results.json") or {}
     history = results.get("history") or json_lines(folder / "log.jsonl")
     evaluation = {when: whole_json(folder / f"evaluation_{when}.json") for when in ("before", "after")}
-    panel = pd.concat([pd.DataFrame(), *(_dialogues(folder, when) for when in ("before", "after"))], ignore_index=True)
+    files = {when: folder / f"evaluation_{when}.parquet" for when in ("before", "after")}
+    dialogues = [read_file(file).assign(rollout=when) for when, file in files.items() if file.is_file()]
+    panel = pd.concat([pd.DataFrame(), *dialogues], ignore_index=True)
     return Run(
         name=folder.resolve().name,
         facts=_facts(results, frame),
@@ -113,11 +115,6 @@ def read_run(folder: str | os.PathLike) -> Run:
         frame=frame,
         panel=panel,
     )
-
-
-def _dialogues(folder: Path, when: str) -> pd.DataFrame:
-    file = folder / f"evaluation_{when}.parquet"
-    return read_file(file).assign(rollout=when) if file.is_file() else pd.DataFrame()
 
 
 def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
