@@ -7,6 +7,7 @@ import math
 import random
 import re
 import runpy
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -87,16 +88,18 @@ def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, mo
 def test_a_warm_start_on_a_busy_machine_says_how_many_updates_fit(
     cpu: float, maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.runs.progress import Computing
+    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.runs.progress import busy
 
-    monkeypatch.setattr(Computing, "__exit__", lambda self, *error: vars(self).update(wall=100.0, cpu=cpu))
+    assert bool(busy(100.0, cpu)) is (cpu < 70)
+    monkeypatch.setattr(supervised.time, "thread_time", lambda: time.monotonic() * cpu / 100)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     _demonstrated(maze, 20)
     main(["warm_start", "maze", "--minutes", "0.02", "--tasks", "0"])
     said = re.findall(
         r"^(\d+) updates: look: (.*), so \1 updates where about (\d+) fit$", capsys.readouterr().out, re.M
     )
-    assert [one[1] for one in said] == (cpu < 70) * ["the machine is busy: this process had its core for 12 of 100 s"]
+    assert [one[1] for one in said] == (cpu < 70) * ["the machine is busy: this process had its core for 0 of 1 s"]
     assert all(int(fit) == round(int(updates) / 0.12) for updates, _, fit in said)
 
 

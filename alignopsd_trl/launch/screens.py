@@ -15,7 +15,6 @@ from alignopsd_trl.runs.progress import WIDE, cut
 from alignopsd_trl.training.console import columns
 
 _LABEL = 14
-_CATEGORIES = 12  # with lost episodes that are listed
 
 
 def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
@@ -68,7 +67,7 @@ def _lost(outcomes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns how many episodes each category lost, the most first, with their most frequent last actions."""
     lost = [one for one in outcomes if one["won"] is False and one.get("last_action")]
     lines = ["lost episodes, by their last action:"] if lost else []
-    for name, number in Counter(one["category"] or "all" for one in lost).most_common(_CATEGORIES):
+    for name, number in Counter(one["category"] or "all" for one in lost).most_common(12):
         part = (one for one in lost if (one["category"] or "all") == name)
         ends = Counter(cut(" ".join(one["last_action"].split()), 32) for one in part).most_common(3)
         lines.append(f"{name}: {number}, of them {', '.join(f'{count} {action!r}' for action, count in ends)}")

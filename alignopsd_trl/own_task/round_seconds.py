@@ -14,7 +14,7 @@ from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.precision import bfloat16_pays
-from alignopsd_trl.runs.progress import Computing
+from alignopsd_trl.runs.progress import busy
 
 TOKENS, ROWS, STEPS = 512, 32, 4
 """Tokens of the measured forward and update; most rows, and steps, of the measured decoding."""
@@ -40,23 +40,24 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
     episodes = settings.get("tasks_per_round", 8) * settings.get("num_generations", 8)
     ids = torch.ones(max(1, TOKENS // (prompt + answer)), prompt + answer, dtype=torch.int64, device=device)
     precision = partial(torch.autocast, device.type, torch.bfloat16, enabled=fast)
-    measured = Computing()
-    with measured, precision(), torch.no_grad():  # autocast keeps its casts while all learn, as a round keeps them
+    began, computed = time.perf_counter(), time.thread_time()
+    with precision(), torch.no_grad():  # autocast keeps its casts while all learn, as a round keeps them
         read, write = _speeds(policy, ids, min(episodes, ROWS))
     policy.requires_grad_(False)
     for one in trained:
         one.requires_grad_()
-    with measured, precision():
+    with precision():
         learn = _seconds(lambda: _learn(policy, ids)) / ids.numel()
     count, passes = episodes * turns, settings.get("num_iterations", 1)
     scored = passes * (settings.get("updates_per_round") or 1) > 1  # the log-probs that a second step needs
     rollout = count * (prompt * read + answer * write)
     update = count * (prompt + answer) * (passes * learn + scored * read)
-    idle = (rollout + update) * measured.cpu / measured.wall
-    busy = f"; {measured.busy}: about {idle:.0f} s on an idle one" if measured.busy and device.type == "cpu" else ""
+    wall, cpu = time.perf_counter() - began, time.thread_time() - computed
+    idle = f", about {(rollout + update) * cpu / wall:.0f} s on an idle one"
+    said = f"; {busy(wall, cpu)}{idle}" if device.type == "cpu" and busy(wall, cpu) else ""
     return (
         f"a round of {episodes} episodes of {turns:.1f} turns takes about {rollout + update:.0f} s here "
-        f"(rollout {rollout:.0f}, update {update:.0f}; GRPO with {model} in {'bfloat16' if fast else 'float32'}){busy}"
+        f"(rollout {rollout:.0f}, update {update:.0f}; GRPO with {model} in {'bfloat16' if fast else 'float32'}){said}"
     )
 
 

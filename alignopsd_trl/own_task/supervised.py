@@ -33,7 +33,7 @@ from alignopsd_trl.own_task.agreement import WITH_SKILL, Agreement, Turn, turns_
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
-from alignopsd_trl.runs.progress import Computing, duration
+from alignopsd_trl.runs.progress import busy, duration
 from alignopsd_trl.statistics import spread
 
 IGNORED = -100
@@ -83,7 +83,6 @@ class Budget(TrainerCallback):
         self.cpu, self.pause, self.lowest = time.process_time(), 0.0, math.inf
         self.best, self.best_at = dict[str, Tensor](), 0
         self.history, self.looked, self.improving = list[Agreement](), False, True
-        self.computing = Computing()
 
     def spent(self, step: int) -> float:
         """Returns the spent share of the budget, after so many updates."""
@@ -92,14 +91,11 @@ class Budget(TrainerCallback):
         return (time.monotonic() - self.begun) / (60 * self.minutes)
 
     def on_train_begin(self, *given: Any, **_: Any) -> None:
-        self.begun = self.said = self.evaluated = time.monotonic()
+        self.begun, self.computed = time.monotonic(), time.thread_time()  # of the thread that the others wait for
+        self.said = self.evaluated = self.begun
         self.pause = min(EVERY, 60 * (self.minutes or math.inf) / EVALUATIONS)
 
-    def on_step_begin(self, *given: Any, **_: Any) -> None:
-        self.computing.__enter__()
-
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.computing.__exit__()
         ended = self.spent(state.global_step) >= 1
         control.should_training_stop |= ended
         control.should_evaluate = ended or time.monotonic() - self.evaluated >= self.pause
@@ -148,9 +144,10 @@ class Budget(TrainerCallback):
             self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
         if ended and agreement.unfollowed:
             self._say(state, f"look: {agreement.unfollowed}")
-        if ended and self.minutes is not None and self.computing.busy and not torch.cuda.is_available():
-            fit = state.global_step * self.computing.wall / self.computing.cpu
-            self._say(state, f"look: {self.computing.busy}, so {state.global_step} updates where about {fit:.0f} fit")
+        wall, cpu = time.monotonic() - self.begun, time.thread_time() - self.computed
+        if ended and self.minutes is not None and (said := busy(wall, cpu)) and not torch.cuda.is_available():
+            made = state.global_step
+            self._say(state, f"look: {said}, so {made} updates where about {made * wall / cpu:.0f} fit")
 
     def _say(self, state: TrainerState, text: str) -> None:
         self.said = time.monotonic()

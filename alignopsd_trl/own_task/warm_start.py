@@ -37,8 +37,7 @@ TRIED, LOOKED_AT = 32, 16
 ENOUGH_TURNS = 5000
 MANY_INVALID, MUCH_WORSE = 0.05, 0.75
 """A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
-PLAYS = 0.1
-"""Least share of held-out responses, with the skill or without it, of a policy that is worth playing."""
+PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
 from its own success without it to the player's success with it."""
@@ -46,13 +45,12 @@ from its own success without it to the player's success with it."""
 
 @dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, the updates that made it, and the share of held-out responses, with the skill or without it, that
-    would at best be the player's; NaN if it was not measured."""
+    """A first policy, the updates that made it, and which share of its better view's held-out responses are right."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     updates: int
-    agrees: float = math.nan
+    agrees: float = math.nan  # not measured
 
 
 def warm_start(
@@ -145,9 +143,8 @@ def report(
     encoder: str = "lexical",
     anyway: bool = False,
 ) -> str:
-    """Plays tasks without the skill and, if the task has skills, with the skill in the prompt; by default at the
-    recipe's ``eval_temperature``. Returns the results, with warnings by the demonstrations ``rows``. A policy whose
-    held-out responses are hardly ever the player's is not played, unless ``anyway``."""
+    """Plays tasks without the skill and, if there is one, with it, by default at the recipe's ``eval_temperature``.
+    Returns the results, with warnings by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
     if made.agrees < PLAYS and not anyway:
         return (
             f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
@@ -158,8 +155,8 @@ def report(
     skills = skills_of(task, made.tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     results = _played(task, made.model, made.tokenizer, panel, views, temperature)
-    epochs = made.updates * config.batch_size / len(rows)
-    poor = "" if config.until_success else advice(results, rows, epochs)  # a policy that is to stop early may be poor
+    early = config.until_success  # a policy that is to stop early may be poor
+    poor = "" if early else advice(results, rows, made.updates * config.batch_size / len(rows))
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
     return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 WIDE = 100  # columns where there is no terminal
 NOW_AND_THEN = 15.0  # seconds between two lines where there is no terminal
 AT_ONCE = 0.1  # seconds between two states of the live line
-BUSY = 0.7  # a thread that computes without a break has less than this share of a core where others compute too
 
 
 class Bar:
@@ -80,22 +79,10 @@ class Bar:
         return spent / self.ended * waiting if self.ended else None
 
 
-class Computing:
-    """Seconds of ``with`` blocks, by the clock and of the calling thread's CPU, on which PyTorch's others wait."""
-
-    wall = cpu = 0.0
-
-    def __enter__(self) -> None:
-        self.wall, self.cpu = self.wall - time.perf_counter(), self.cpu - time.thread_time()
-
-    def __exit__(self, *error: object) -> None:
-        self.wall, self.cpu = self.wall + time.perf_counter(), self.cpu + time.thread_time()
-
-    @property
-    def busy(self) -> str:
-        """Says that other processes had the cores for much of the time; empty if they had not."""
-        said = f"the machine is busy: this process had its core for {self.cpu:.0f} of {self.wall:.0f} s"
-        return said if self.cpu < BUSY * self.wall else ""
+def busy(wall: float, cpu: float) -> str:
+    """Says that a thread without breaks had its core for less than 70 % of its seconds; empty if it had it."""
+    said = f"the machine is busy: this process had its core for {cpu:.0f} of {wall:.0f} s"
+    return said if cpu < 0.7 * wall else ""
 
 
 def duration(seconds: float) -> str:

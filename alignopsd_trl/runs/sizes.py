@@ -1,5 +1,4 @@
-"""The prompt and response sizes that a policy was trained with, and the temperature of its evaluations, in a small file
-beside its weights."""
+"""The sizes that a policy was trained with, and its evaluations' temperature, in a small file beside its weights."""
 
 from __future__ import annotations
 

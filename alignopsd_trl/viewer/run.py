@@ -1,7 +1,6 @@
 """Reads a run's folder as plain values for a page: facts, curves, evaluations, and the turns of each step.
 
     trajectories/*.parquet ──► frame ──► step_content(step): tasks ► rollouts ► turns
-    evaluation_*.parquet ──► panel, the step `PANEL` with "before" and "after" as the siblings of each task
     results.json, evaluation_*.json, log.jsonl ──► facts, curves, evaluation
 
 Nothing here depends on the method: every ``credit_*`` column of a turn is passed on under its own name.
@@ -26,8 +25,7 @@ from alignopsd_trl.statistics import share_of_tasks
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"
-PANEL = -1
-"""Number of the step whose tasks are those of the evaluations."""
+PANEL = -1  # the step whose tasks are those of the evaluations
 TRAJECTORY = ("privileged", "reward", "won", "score", "stop", "message")
 TURN = (
     *("turn", "prompt", "response", "thinking", "action", "action_valid", "observation", "prompt_tokens"),
