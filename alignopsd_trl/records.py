@@ -205,11 +205,12 @@ def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None
         raise FileNotFoundError(f"no trajectories in {folder}; a run writes them with save_trajectories=True")
     order = ["step", "task", "rollout", "turn"]
     wanted = None if columns is None else list(dict.fromkeys([*order, *columns]))
-    frames = [_read(file, wanted) for file in files]
+    frames = [read_file(file, wanted) for file in files]
     return pd.concat(frames, ignore_index=True).sort_values(order, ignore_index=True)
 
 
-def _read(file: Path, wanted: Sequence[str] | None) -> Any:
+def read_file(file: Path, wanted: Sequence[str] | None = None) -> Any:
+    """Reads one file, or those of the wanted columns that it has; raises as `read_records`."""
     import pandas as pd
 
     try:

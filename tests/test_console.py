@@ -168,6 +168,20 @@ def test_the_last_screen_pairs_before_and_after_by_task() -> None:
     assert closing(None, after, folder).count(" -") >= 4
 
 
+def test_the_last_screen_counts_the_last_actions_of_lost_episodes_by_category() -> None:
+    after = _evaluation([place % 4 == 0 for place in range(40)])
+    assert "last action" not in closing(None, after, RunFolder(Path("outputs/x"), "0123"))  # of an earlier version
+    for place, one in enumerate(after["outcomes"]):
+        one["last_action"] = "put\ncart" if place < 20 else f"put {place} {'far ' * 40}"
+    screen = closing(None, after, RunFolder(Path("outputs/x"), "0123")).splitlines()
+    at = screen.index("lost episodes, by their last action:")
+    assert screen[at + 1].startswith("odd: 20, of them 10 'put cart', 1 'put 21 far far") and len(screen[at + 1]) <= 100
+    assert screen[at + 2].startswith("even: 10, of them 5 'put cart', 1 'put 22 far")
+    for one in after["outcomes"]:
+        one["won"] = None
+    assert "last action" not in closing(None, after, RunFolder(Path("outputs/x"), "0123"))
+
+
 def test_the_first_screen_says_what_runs_and_what_is_not_as_usual() -> None:
     changed = {f"setting_{number}": number for number in range(20)}
     screen = opening({"method": "grpo", "model": "m" * 300}, changed, RunFolder(Path("o"), "0123", "o/checkpoint-3", 2))

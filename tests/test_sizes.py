@@ -27,6 +27,21 @@ def test_an_evaluation_takes_the_skill_tokens_of_the_policy() -> None:
     assert _sizes(*ON_SKILLS, "--skill_tokens", "32")["skill_tokens"] == 32
 
 
+@pytest.mark.parametrize(
+    ("flags", "own", "expected"),
+    [([], {}, 0.4), ([], {"eval_temperature": 1.0}, 1.0), (["--temperature", "0"], {"eval_temperature": 1.0}, 0.0)],
+)
+def test_an_evaluation_takes_the_temperature_of_the_policys_recipe(
+    tmp_path: Path, flags: list[str], own: dict[str, float], expected: float
+) -> None:
+    policy = save_policy(tmp_path / "policy")
+    (policy / SIZES_FILE).write_text(json.dumps(own))
+    given = evaluate._arguments(["--model", str(policy), "--environment", "webshop_tiny", *flags])
+    evaluate._check(given)
+    assert given.temperature == expected and "eval_temperature" not in given.sizes
+    assert ("eval_temperature" in given.told) == bool(flags or own)
+
+
 @pytest.mark.parametrize("policy", SHIPPED_MODELS)
 def test_shipped_policies_bring_their_sizes(policy: str) -> None:
     assert {"max_prompt_length", "max_completion_length", "skill_tokens"} <= read_sizes(policy).keys()
@@ -43,10 +58,10 @@ def test_a_policy_without_the_file_is_played_as_before_and_it_is_said_whence(tmp
 
 
 def test_a_run_keeps_its_sizes_beside_its_weights(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_turns=4, thinking_tags=["[", "]"])
+    trainer = make_trainer(tmp_path, max_turns=4, thinking_tags=["[", "]"], eval_temperature=0.7)
     trainer.save_model(str(tmp_path / "saved"))
     kept = {"max_prompt_length": 128, "max_completion_length": 12, "skill_tokens": 30, "max_turns": 4}
-    kept |= {"thinking_tags": ["[", "]"], "history": "window", "past_thinking": "template"}
+    kept |= {"thinking_tags": ["[", "]"], "history": "window", "past_thinking": "template", "eval_temperature": 0.7}
     assert read_sizes(str(tmp_path / "saved")) == kept
 
 

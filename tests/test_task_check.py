@@ -193,6 +193,16 @@ def test_a_check_with_a_model_estimates_the_seconds_of_a_round(
     assert re.search(r"a round of 64 episodes of [0-9.]+ turns takes about [0-9]+ s here", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("share", [0.25, 0.95])
+def test_a_round_measured_on_a_busy_machine_says_so(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_seconds.time, "thread_time", lambda: share * round_seconds.time.perf_counter())
+    monkeypatch.setattr(round_seconds.torch.cuda, "is_available", lambda: False)
+    said = round_seconds.round_seconds("tiny_hops", 512, 64, 9.0, {})
+    found = re.search(r"takes about (\d+) s here .*; the machine is busy: .*, about (\d+) s on an idle one$", said)
+    assert bool(found) is (share < 0.7)
+    assert found is None or abs(int(found[2]) - share * int(found[1])) <= 1
+
+
 @pytest.mark.parametrize("use_peft", [False, True])
 def test_what_is_measured_has_the_recipes_adapters(monkeypatch: pytest.MonkeyPatch, use_peft: bool) -> None:
     measured: list[Any] = []

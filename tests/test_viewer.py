@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.recorded import RUNS
+from fakes.recorded import RUNS, with_dialogues
 
 from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.viewer import compare_runs, view_run
 from alignopsd_trl.viewer.__main__ import view as view_command
 from alignopsd_trl.viewer.comparing import paired
-from alignopsd_trl.viewer.run import read_run, step_content
+from alignopsd_trl.viewer.run import PANEL, read_run, step_content
 from alignopsd_trl.viewer.serve import make_server
 
 HOSTILE = "</script><script>document.title='owned'</script>\x00\x1b[31m\u2028<img src=x onerror=alert(1)>"
@@ -48,7 +48,7 @@ def turns(content: dict[str, Any]) -> dict[tuple[str, str, int], dict[str, Any]]
 
 
 def blobs(page: str) -> list[dict[str, Any]]:
-    found = re.findall(r'<script type="application/octet-stream" id="step-\d+">([^<]*)</script>', page)
+    found = re.findall(r'<script type="application/octet-stream" id="step--?\d+">([^<]*)</script>', page)
     return [json.loads(gzip.decompress(base64.b64decode(blob))) for blob in found]
 
 
@@ -145,6 +145,20 @@ def test_a_run_that_goes_on_shows_what_it_logged(run: Path, tmp_path: Path) -> N
     (tmp_path / "run" / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n{"step": 3, "lo')
     curves = {curve.name: curve.values for curve in read_run(tmp_path / "run").curves}
     assert curves["loss"] == [0.5, 0.25]
+
+
+def test_the_panels_dialogues_are_a_step_with_before_and_after_as_siblings(tmp_path: Path) -> None:
+    found = read_run(folder := with_dialogues(tmp_path / "run"))
+    assert found.steps == [*read_run(RUNS / "aligned").steps, PANEL]
+    assert found.curves == read_run(RUNS / "aligned").curves  # nothing that was trained on is counted with them
+    content = step_content(found, PANEL)
+    assert [[one["rollout"] for one in task["rollouts"]] for task in content["tasks"]] == [["before", "after"]] * 2
+    said = {(key[1], key[2]): turn["action"] for key, turn in turns(content).items()}
+    assert said == {(when, turn): f"{when} {turn}" for when in ("before", "after") for turn in range(2)}
+    assert blobs(view_run(folder).html())[-1]["tasks"] == content["tasks"]
+    (folder / "evaluation_before.parquet").write_text("no parquet")
+    with pytest.raises(ValueError, match=r"evaluation_before\.parquet is damaged"):
+        view_run(folder)
 
 
 def test_every_symbol_has_its_sentence() -> None:

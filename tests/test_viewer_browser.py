@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.recorded import RUNS
+from fakes.recorded import RUNS, with_dialogues
 
 from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.viewer import compare_runs, view_run
@@ -290,6 +290,25 @@ def wide(browser: Any, width: int) -> Iterator[None]:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     yield
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("width", [420, 1280])
+def test_a_panel_task_leads_to_its_dialogues_and_all_of_the_evaluation_is_in_sight(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    browser.get_log("browser")
+    with wide(browser, width):
+        opened(browser, view_run(with_dialogues(tmp_path / "run")).save(tmp_path / "view.html"), "#pane=evaluation")
+        until(lambda: browser.execute_script("return document.querySelectorAll('table').length") == 2)
+        hidden = "[...document.querySelectorAll('.across')].map((one) => one.scrollWidth - one.clientWidth)"
+        assert browser.execute_script(f"return {hidden}") == [0, 0]
+        browser.execute_script("document.querySelectorAll('table')[1].querySelector('button').click()")
+        until(lambda: browser.execute_script("return place.step") == -1)
+        names = "[...document.querySelectorAll('[role=gridcell]')].map((one) => one.dataset.rollout)"
+        assert browser.execute_script(f"return {names}") == ["before", "before", "after", "after"]
+        shown = browser.execute_script("return document.querySelector('.detail').textContent")
+        assert "before 0" in shown and "Find it." in shown and "No sibling turn matched" not in shown
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import math
 import random
 import re
 import runpy
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,11 +30,13 @@ def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, caps
 
 @pytest.mark.full
 def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
-    maze: Path, capsys: pytest.CaptureFixture[str]
+    maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from alignopsd_trl.own_task import warm_start
     from alignopsd_trl.own_task.first_policy import first_policy
     from alignopsd_trl.own_task.options import WarmStartConfig
 
+    monkeypatch.setattr(warm_start, "PLAYS", 0.0)
     recipe = (maze / "train.py").read_text()
     (maze / "train.py").write_text(recipe.replace('"environment"', '"eval_temperature": 0.7, "environment"'))
     first_policy("maze", "made", [], config=WarmStartConfig(max_steps=1, layers=1, batch_size=4), episodes=40)
@@ -42,6 +45,62 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     assert "without the skill:\n" in played and "with it:\n" in played
     assert "temperature 0.7," in played  # the recipe's
     assert "look: the policy hardly reads the skill" in played  # it learnt nothing from one update
+    assert re.search(r"it has seen \d+% of \d+ turns: go on", played) and "demonstrate more" not in played
+
+
+@pytest.mark.parametrize("recipe", [False, True])
+def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
+    maze: Path, recipe: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task import warm_start
+    from alignopsd_trl.own_task.first_policy import first_policy
+    from alignopsd_trl.own_task.options import WarmStartConfig
+
+    monkeypatch.setattr(warm_start, "evaluate", lambda *given, **more: pytest.fail("it was played"))
+    if recipe:
+        first_policy("maze", "made", [], config=WarmStartConfig(max_steps=1, layers=1, batch_size=4), episodes=8)
+    else:
+        main(["demonstrate", "maze", "--episodes", "8"])
+        main(["warm_start", "maze", "--max_steps", "1", "--layers", "1"])
+    (said,) = re.findall("^look: nothing is played.*$", capsys.readouterr().out, re.M)
+    assert "0% of held-out responses" in said and "warm_start maze --model and this policy's folder" in said
+
+
+def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alignopsd_trl.own_task import supervised
+
+    def seen(model: Any, tokenizer: Any, rows: Any, folder: Path, config: Any, *more: Any) -> None:
+        configs.append(config)
+        raise KeyboardInterrupt
+
+    recipe, configs = (maze / "train.py").read_text(), []
+    (maze / "train.py").write_text(recipe.replace('model="tiny"', 'model="tiny", max_steps=1, batch_size=4'))
+    _demonstrated(maze, 20)
+    main(["warm_start", "maze", "--tasks", "0", "--layers", "1"])
+    monkeypatch.setattr(supervised, "train", seen)
+    for model in ("policy", "tiny_hops"):
+        with pytest.raises(SystemExit):
+            main(["warm_start", "maze", "--model", model, "--max_steps", "2"])
+    assert [(one.batch_size, one.rate, one.max_steps) for one in configs] == [(4, 2e-3, 2), (16, 2e-5, 2)]
+
+
+@pytest.mark.parametrize("cpu", [12.0, 90.0])
+def test_a_warm_start_on_a_busy_machine_says_how_many_updates_fit(
+    cpu: float, maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.runs.progress import busy
+
+    assert bool(busy(100.0, cpu)) is (cpu < 70)
+    monkeypatch.setattr(supervised.time, "thread_time", lambda: time.monotonic() * cpu / 100)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    _demonstrated(maze, 20)
+    main(["warm_start", "maze", "--minutes", "0.02", "--tasks", "0"])
+    said = re.findall(
+        r"^(\d+) updates: look: (.*), so \1 updates where about (\d+) fit$", capsys.readouterr().out, re.M
+    )
+    assert [one[1] for one in said] == (cpu < 70) * ["the machine is busy: this process had its core for 0 of 1 s"]
+    assert all(int(fit) == round(int(updates) / 0.12) for updates, _, fit in said)
 
 
 def test_a_first_policy_plays_tasks_of_all_categories() -> None:

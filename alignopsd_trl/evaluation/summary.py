@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from alignopsd_trl.environments.panel import TaskPanel
@@ -23,6 +23,7 @@ class Outcome:
     turns: int
     invalid_actions: int
     stop: str
+    last_action: str = ""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Outcome:
@@ -34,6 +35,7 @@ class Outcome:
             turns=len(trajectory.turns),
             invalid_actions=sum(not turn.action_valid for turn in trajectory.turns),
             stop=trajectory.stop.value if trajectory.stop else "",
+            last_action=trajectory.turns[-1].action[:200] if trajectory.turns else "",
         )
 
 
@@ -108,6 +110,7 @@ class EvaluationResult:
         turns, invalid_actions (`float`): turns per episode; the share of actions with a bad format, in [0, 1].
         environment_errors (`int`): number of episodes in which the environment failed.
         outcomes (`tuple[Outcome, ...]`): the episodes, in the panel's order.
+        records (`tuple[dict[str, Any], ...]`): what was said in them, a record a turn; empty unless a trainer played.
 
     ``success`` is NaN if the environment does not know it (`Step.won` is `None`); then the score alone counts.
     ``success`` and ``score`` weigh every task alike; ``success_macro`` weighs every category alike. A category without
@@ -129,9 +132,11 @@ class EvaluationResult:
     invalid_actions: float
     environment_errors: int
     outcomes: tuple[Outcome, ...]
+    records: tuple[dict[str, Any], ...] = field(default=(), compare=False, repr=False)
 
     def to_dict(self, outcomes: bool = False) -> dict[str, Any]:
-        content = asdict(self)
+        content = asdict(replace(self, records=()))
+        del content["records"]
         if not outcomes:
             del content["outcomes"]
         return content

@@ -41,13 +41,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--skills", action="store_true", help="put the retrieved skill into the policy's prompt")
     parser.add_argument("--skill_bank", help="shipped name, path or module:function; the environment's own by default")
     parser.add_argument("--encoder", default="lexical", help="ranks skills: 'lexical', an id or a path")
-    parser.add_argument("--temperature", type=float, default=0.4, help="0 decodes greedily")
     parser.add_argument("--top_p", type=float, default=1.0, help="as the trainer's; so are the next three")
     parser.add_argument("--top_k", type=int, default=0, help="0: all tokens")
     parser.add_argument("--min_p", type=float)
     parser.add_argument("--repetition_penalty", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     trained = parser.add_argument_group("by default as the policy was trained (recipe.json beside it)")
+    trained.add_argument("--temperature", dest="eval_temperature", type=float, help="0 decodes greedily; 0.4")
     trained.add_argument("--max_completion_length", type=int)
     trained.add_argument("--skill_tokens", type=int, help="budget of the skill block; min(512, max_prompt_length // 4)")
     for option in fields(PlayOptions):
@@ -68,6 +68,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         )
         named = {name: getattr(given, name) for name in USUAL if getattr(given, name) not in (None, {})}
         given.sizes, given.told = choose_sizes(given.model, named)
+        given.temperature = given.sizes.pop("eval_temperature")
+        del given.eval_temperature  # greedy decoding is no temperature of training
     return given
 
 

@@ -9,6 +9,7 @@ from transformers import TrainerCallback
 
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.job import Job
+from alignopsd_trl.records import write_records
 from alignopsd_trl.runs.files import plain, read_json, write_json
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.provenance import weights_checksum
@@ -53,6 +54,7 @@ class Evaluations(TrainerCallback):
             found = f"success {success} %, " if success != "unknown" else ""
             sampled = f"temperature {result.temperature:g} (the updates' rounds: {self.trainer.args.temperature:g})"
             print(f"{when} training: {found}score {result.score} %, {result.turns:.1f} turns, {sampled}", flush=True)
+            write_records(self._path(when).with_suffix(".parquet"), result.records)
             write_json(self._path(when), content)
         return content
 

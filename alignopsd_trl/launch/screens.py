@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,6 +63,7 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     lines.append(row("score %", after["episodes"], shown(before, "score"), shown(after, "score"), difference))
     if after["environment_errors"]:
         lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
+    lines += [cut(line, width) for line in _lost(after["outcomes"])]
     lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")
     there = [name for name, pattern in _LEFT.items() if any(folder.path.glob(pattern))]
     lines.append(f"\n{', '.join(there)} are in {folder.path}")
@@ -70,6 +72,17 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     if _TURNS in there:
         lines.append(f"where the credit went: alignopsd view {shlex.quote(path_as_given(folder.path))}")
     return "\n".join(["", *lines])
+
+
+def _lost(outcomes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns how many episodes each category lost, the most first, with their most frequent last actions."""
+    lost = [one for one in outcomes if one["won"] is False and one.get("last_action")]
+    lines = ["lost episodes, by their last action:"] if lost else []
+    for name, number in Counter(one["category"] or "all" for one in lost).most_common(12):
+        part = (one for one in lost if (one["category"] or "all") == name)
+        ends = Counter(cut(" ".join(one["last_action"].split()), 32) for one in part).most_common(3)
+        lines.append(f"{name}: {number}, of them {', '.join(f'{count} {action!r}' for action, count in ends)}")
+    return lines
 
 
 def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], category: str, what: str) -> str:

@@ -127,7 +127,7 @@ class Agreement:
 
     def _causes(self, epochs: float, improving: bool) -> Iterator[str]:
         if improving and epochs < 1:
-            yield f"it has seen {epochs:.0%} of the turns and still learns: raise --minutes or --max_steps"
+            yield f"it has seen {epochs:.0%} of the turns and still learns: raise --minutes or go on by --model FOLDER"
         if (tokens := median(len(one.response) for one in self.turns)) >= LONG:
             right = mean(hit for one in self.turns for hit in one.right)
             yield f"a response has {tokens:.0f} tokens, of which {right:.0%} are right: shorten thoughts and actions"

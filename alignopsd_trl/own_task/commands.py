@@ -142,7 +142,9 @@ def warm_start(argv: Sequence[str]) -> None:
         rows, task = read_demonstrations(given.data), _task(given)
         if flags.get("model", task.start.model) == task.start.model:
             config = replace(task.start, **flags)
-        from alignopsd_trl.own_task.warm_start import play_some, told, warm_start, what_it_can
+        elif Path(config.model).resolve() == Path(given.output).resolve():  # it goes on from an earlier one
+            config = replace(task.start, **{"learning_rate": task.start.rate, "minutes": task.start.time, **flags})
+        from alignopsd_trl.own_task.warm_start import play_some, report, warm_start
 
         made = warm_start(rows, given.output, config, settings=task.preset, play=partial(play_some, task))
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
@@ -150,8 +152,8 @@ def warm_start(argv: Sequence[str]) -> None:
         tasks = (100 if config.fresh else 32) if given.tasks is None else given.tasks
         if tasks > 0:
             options = {name: getattr(given, name) for name in ("skill_bank", "encoder")}
-            options |= {"panel": task.suite.panel(given.panel).head(tasks), "temperature": given.eval_temperature}
-            print(told(what_it_can(task, made.model, made.tokenizer, **options), rows, config))
+            options |= {"temperature": given.eval_temperature, "anyway": given.tasks is not None}
+            print(report(task, made, task.suite.panel(given.panel).head(tasks), rows, config, **options))
 
 
 def _parser(name: str, description: str) -> CommandParser:

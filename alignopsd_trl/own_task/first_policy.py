@@ -55,7 +55,7 @@ def first_policy(
         from alignopsd_trl.own_task.demonstrations import demonstrate
         from alignopsd_trl.own_task.players import Scripted, scripted
         from alignopsd_trl.own_task.task import find_task
-        from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, sample, told, warm_start, what_it_can
+        from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, report, sample, warm_start
 
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))
@@ -75,5 +75,4 @@ def first_policy(
         print(found.told(), flush=True)
         made = warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))
         print(f"training tasks, played by the first policy in {folder}:", flush=True)
-        results = what_it_can(known, made.model, made.tokenizer, sample(known), encoder=encoder)
-        print(told(results, found.rows, config), flush=True)
+        print(report(known, made, sample(known), found.rows, config, encoder=encoder), flush=True)

@@ -14,6 +14,7 @@ from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.precision import bfloat16_pays
+from alignopsd_trl.runs.progress import busy
 
 TOKENS, ROWS, STEPS = 512, 32, 4
 """Tokens of the measured forward and update; most rows, and steps, of the measured decoding."""
@@ -39,7 +40,8 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
     episodes = settings.get("tasks_per_round", 8) * settings.get("num_generations", 8)
     ids = torch.ones(max(1, TOKENS // (prompt + answer)), prompt + answer, dtype=torch.int64, device=device)
     precision = partial(torch.autocast, device.type, torch.bfloat16, enabled=fast)
-    with precision(), torch.no_grad():  # autocast keeps its casts while all parameters learn, as a round keeps them
+    began, computed = time.perf_counter(), time.thread_time()
+    with precision(), torch.no_grad():  # autocast keeps its casts while all learn, as a round keeps them
         read, write = _speeds(policy, ids, min(episodes, ROWS))
     policy.requires_grad_(False)
     for one in trained:
@@ -50,9 +52,12 @@ def round_seconds(model: str, prompt: int, answer: int, turns: float, settings: 
     scored = passes * (settings.get("updates_per_round") or 1) > 1  # the log-probs that a second step needs
     rollout = count * (prompt * read + answer * write)
     update = count * (prompt + answer) * (passes * learn + scored * read)
+    wall, cpu = time.perf_counter() - began, time.thread_time() - computed
+    idle = f", about {(rollout + update) * cpu / wall:.0f} s on an idle one"
+    said = f"; {busy(wall, cpu)}{idle}" if device.type == "cpu" and busy(wall, cpu) else ""
     return (
         f"a round of {episodes} episodes of {turns:.1f} turns takes about {rollout + update:.0f} s here "
-        f"(rollout {rollout:.0f}, update {update:.0f}; GRPO with {model} in {'bfloat16' if fast else 'float32'})"
+        f"(rollout {rollout:.0f}, update {update:.0f}; GRPO with {model} in {'bfloat16' if fast else 'float32'}){said}"
     )
 
 

@@ -33,7 +33,7 @@ from alignopsd_trl.own_task.agreement import WITH_SKILL, Agreement, Turn, turns_
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.lost import Terminated
-from alignopsd_trl.runs.progress import duration
+from alignopsd_trl.runs.progress import busy, duration
 from alignopsd_trl.statistics import spread
 
 IGNORED = -100
@@ -91,7 +91,8 @@ class Budget(TrainerCallback):
         return (time.monotonic() - self.begun) / (60 * self.minutes)
 
     def on_train_begin(self, *given: Any, **_: Any) -> None:
-        self.begun = self.said = self.evaluated = time.monotonic()
+        self.begun, self.computed = time.monotonic(), time.thread_time()  # of the thread that the others wait for
+        self.said = self.evaluated = self.begun
         self.pause = min(EVERY, 60 * (self.minutes or math.inf) / EVALUATIONS)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -143,6 +144,10 @@ class Budget(TrainerCallback):
             self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
         if ended and agreement.unfollowed:
             self._say(state, f"look: {agreement.unfollowed}")
+        wall, cpu = time.monotonic() - self.begun, time.thread_time() - self.computed
+        if ended and self.minutes is not None and (said := busy(wall, cpu)) and not torch.cuda.is_available():
+            made = state.global_step
+            self._say(state, f"look: {said}, so {made} updates where about {made * wall / cpu:.0f} fit")
 
     def _say(self, state: TrainerState, text: str) -> None:
         self.said = time.monotonic()

@@ -39,6 +39,7 @@ TRIED, LOOKED_AT = 32, 16
 ENOUGH_TURNS = 5000
 MANY_INVALID, MUCH_WORSE = 0.05, 0.75
 """A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
+PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
 from its own success without it to the player's success with it."""
@@ -46,11 +47,12 @@ from its own success without it to the player's success with it."""
 
 @dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, and the number of updates that made it."""
+    """A first policy, the updates that made it, and which share of its better view's held-out responses are right."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     updates: int
+    agrees: float = math.nan  # not measured
 
 
 def warm_start(
@@ -98,7 +100,8 @@ def warm_start(
     if trainer.interrupted is not None:
         vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
         raise trainer.interrupted
-    return WarmStarted(trained.eval(), tokenizer, updates)
+    shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
+    return WarmStarted(trained.eval(), tokenizer, updates, max(shares))
 
 
 def _enough(share: float, play: Any, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> bool:
@@ -133,22 +136,34 @@ def known_tokenizer(model: str) -> PreTrainedTokenizerBase | None:
         return check_policy(model, saves=False) or AutoTokenizer.from_pretrained(resolve_model(model))
 
 
-def what_it_can(
+def report(
     task: Task,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    made: WarmStarted,
     panel: TaskPanel,
+    rows: Sequence[Mapping[str, Any]],
+    config: WarmStartConfig,
     *,
     temperature: float | None = None,
     skill_bank: Any = None,
     encoder: str = "lexical",
-) -> dict[str, EvaluationResult]:
-    """Plays tasks without the skill and, if the task has skills, with the skill in the prompt; by default at the
-    recipe's ``eval_temperature``."""
+    anyway: bool = False,
+) -> str:
+    """Plays tasks without the skill and, if there is one, with it, by default at the recipe's ``eval_temperature``.
+    Returns the results, with warnings by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
+    if made.agrees < PLAYS and not anyway:
+        return (
+            f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
+            f"best are the player's after {made.updates} updates; go on with alignopsd warm_start {task.name} --model "
+            "and this policy's folder, or play with --tasks"
+        )
     temperature = task.preset.get("eval_temperature", 0.4) if temperature is None else temperature
-    skills = skills_of(task, tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
+    skills = skills_of(task, made.tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
-    return _played(task, model, tokenizer, panel, views, temperature)
+    results = _played(task, made.model, made.tokenizer, panel, views, temperature)
+    early = config.until_success  # a policy that is to stop early may be poor
+    poor = "" if early else advice(results, rows, made.updates * config.batch_size / len(rows))
+    tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
+    return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
 
 
 def sample(task: Task, count: int = LOOKED_AT) -> TaskPanel:
@@ -177,15 +192,9 @@ def _played(
     return results
 
 
-def told(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], config: WarmStartConfig) -> str:
-    """Returns results as text, with warnings by their demonstrations. A policy that is to stop early may be poor."""
-    poor = "" if config.until_success else advice(results, rows)
-    tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
-    return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
-
-
-def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a warning with a remedy for a policy far below its demonstrations; an empty text for a good one."""
+def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], epochs: float = 1.0) -> str:
+    """Returns a warning with a remedy for a policy far below its demonstrations, of which it has seen each ``epochs``
+    times; an empty text for a good one."""
     faults = []
     for view, result in results.items():
         shown = _demonstrated(rows, view)
@@ -194,6 +203,7 @@ def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, 
         if result.success.mean / 100 < MUCH_WORSE * shown:  # false for NaN, an unknown rate
             faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
     few = f"it learnt from {len(rows)} turns, demonstrate more, with --episodes; " if len(rows) < ENOUGH_TURNS else ""
+    few = few if epochs >= 1 else f"it has seen {epochs:.0%} of {len(rows)} turns: go on with --model and its folder; "
     return f"look: {', '.join(faults)}; {few}raise --minutes, or show shorter prompts" if faults else ""
 
 

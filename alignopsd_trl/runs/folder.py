@@ -49,7 +49,10 @@ from alignopsd_trl.runs.state import (
 
 LOG_FILE = "log.jsonl"
 _RECORDS = re.compile(r"(?:step|completions)_(\d+)(?:_round\d+)?(?:_rank\d+)?\.parquet")
-_WRITTEN = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json")
+_WRITTEN = (
+    RESULTS_FILE,
+    *(f"evaluation_{when}.{kind}" for when in ("before", "after") for kind in ("json", "parquet")),
+)
 _FOLDERS = ("trajectories", "completions")
 _OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
 _LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run

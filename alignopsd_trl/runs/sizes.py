@@ -1,4 +1,4 @@
-"""The prompt and response sizes that a policy was trained with, in a small file beside its weights."""
+"""The sizes that a policy was trained with, and its evaluations' temperature, in a small file beside its weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from alignopsd_trl.models import resolve_model
 from alignopsd_trl.runs.files import whole_json, write_json
 
 SIZES_FILE = "recipe.json"
-_OWN: dict[str, Any] = {"max_completion_length": 512, "skill_tokens": None}
+_OWN: dict[str, Any] = {"max_completion_length": 512, "skill_tokens": None, "eval_temperature": 0.4}
 USUAL: dict[str, Any] = dict.fromkeys(("max_prompt_length", *_OWN)) | _OWN | PlayOptions.usual()
 """Sizes by their names in [`AlignOPSDConfig`], with the defaults where neither a user nor the policy sets them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
@@ -14,6 +14,7 @@ from alignopsd_trl.config import BEST
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, check_played, play_panel, summarise
+from alignopsd_trl.records import turn_records
 from alignopsd_trl.rollout.metrics import means, rollout_sums
 from alignopsd_trl.runs.health import Tally
 from alignopsd_trl.training.console import show_note
@@ -59,7 +60,9 @@ class Panels:
         """
         played = self._play(panel.rows, f"panel {panel.name}", skills, temperature, seed)
         outcomes = gather_object([Outcome.of(one) for one in played])
-        return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
+        said = gather_object([one | {"prompt": None} if one["turn"] else one for one in turn_records(played, step=0)])
+        result = summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
+        return replace(result, records=tuple(said))
 
     def metrics(
         self, rows: Sequence[Mapping[str, Any]], name: str, skills: bool, temperature: float

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.records import read_records
+from alignopsd_trl.records import read_file, read_records
 from alignopsd_trl.runs.files import json_lines, whole_json
 from alignopsd_trl.statistics import share_of_tasks
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"
+PANEL = -1  # the step whose tasks are those of the evaluations
 TRAJECTORY = ("privileged", "reward", "won", "score", "stop", "message")
 TURN = (
     *("turn", "prompt", "response", "thinking", "action", "action_valid", "observation", "prompt_tokens"),
@@ -70,8 +71,9 @@ class Run:
         curves: over rollout steps.
         evaluation: the results ``before`` and ``after`` training that exist.
         temperature: of the rollouts' sampling; `None` if unknown.
-        steps: rollout steps with trajectories, rising.
+        steps: rollout steps with trajectories, rising, then `PANEL` if an evaluation's dialogues are there.
         frame: the records, one row a turn.
+        panel: those of the evaluations, whose ``rollout`` is ``before`` or ``after``.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Run:
     temperature: float | None
     steps: list[int]
     frame: pd.DataFrame
+    panel: pd.DataFrame
 
 
 def read_run(folder: str | os.PathLike) -> Run:
@@ -97,14 +100,18 @@ def read_run(folder: str | os.PathLike) -> Run:
     results = whole_json(folder / "results.json") or {}
     history = results.get("history") or json_lines(folder / "log.jsonl")
     evaluation = {when: whole_json(folder / f"evaluation_{when}.json") for when in ("before", "after")}
+    files = {when: folder / f"evaluation_{when}.parquet" for when in ("before", "after")}
+    dialogues = [read_file(file).assign(rollout=when) for when, file in files.items() if file.is_file()]
+    panel = pd.concat([pd.DataFrame(), *dialogues], ignore_index=True)
     return Run(
         name=folder.resolve().name,
         facts=_facts(results, frame),
         curves=[*episode_curves(frame), *log_curves(history)],
         evaluation={when: result for when, result in evaluation.items() if result},
         temperature=(results.get("config") or {}).get("temperature"),
-        steps=sorted(int(step) for step in frame.step.unique()),
+        steps=[*sorted(int(step) for step in frame.step.unique()), *([] if panel.empty else [PANEL])],
         frame=frame,
+        panel=panel,
     )
 
 
@@ -163,7 +170,7 @@ def step_content(run: Run, step: int) -> dict[str, Any]:
     The ``sources`` of a turn are given by rollout and turn of the same task, with similarity and weight. A turn is
     ``unasked`` where the privileged view did not think.
     """
-    rows = _plain_rows(run.frame[run.frame.step == step])
+    rows = _plain_rows(run.panel if step == PANEL else run.frame[run.frame.step == step])
     places = {(row["task"], row.get("credit_row")): row for row in rows}
     tasks: dict[str, dict[str, Any]] = {}
     for row in rows:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from alignopsd_trl.viewer.page import Page
 
-_STEP = re.compile(r"/step/(\d{1,9})")
+_STEP = re.compile(r"/step/(-?\d{1,9})")
 _TOKENS = re.compile(r"/tokens/(\d{1,9})-(\d{1,9})")
 
 

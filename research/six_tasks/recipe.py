@@ -1,9 +1,9 @@
-"""One of the six tasks with SmolLM2: demonstrations, a warm start, an evaluation, RL, an evaluation.
+"""One of the seven tasks with SmolLM2: demonstrations, a warm start, an evaluation, RL, an evaluation.
 
     python research/six_tasks/recipe.py TASK [--method grpo] [--seed 1] ...
 
 Half of the demonstrations are played under the skill, so that the first policy reads it; then the policy without the
-skill follows the frozen first policy with it, or learns by GRPO. The settings are the same for all six tasks.
+skill follows the frozen first policy with it, or learns by GRPO. The settings are the same for all seven tasks.
 """
 
 import sys
@@ -15,7 +15,7 @@ from alignopsd_trl.own_task.first_policy import first_policy
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.precision import bfloat16_pays
 
-TASKS = ("account", "adventure", "booking", "cards", "form", "sorting")
+TASKS = ("account", "adventure", "booking", "cards", "form", "parcels", "sorting")
 START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=160, until_read=0.95)
 
 

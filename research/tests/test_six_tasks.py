@@ -6,7 +6,7 @@ import pytest
 from alignopsd_trl.own_task.check import check_task
 
 FOLDER = Path(__file__).resolve().parents[1] / "six_tasks"
-TASKS = ["account", "adventure", "booking", "cards", "form", "sorting"]
+TASKS = ["account", "adventure", "booking", "cards", "form", "parcels", "sorting"]
 
 
 @pytest.mark.parametrize("task", TASKS)

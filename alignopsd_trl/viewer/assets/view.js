@@ -3,6 +3,7 @@
 // The place (step, task, rollout, turn, source) is the only state; it is kept in the address.
 
 const head = JSON.parse(document.getElementById("head").textContent);
+const PANEL = -1; // the step of the evaluations' dialogues
 const kept = new Map(); // step -> content
 const place = { step: head.steps[0], task: head.task, rollout: null, turn: null, source: 0, pane: "credit" };
 const filter = { text: "", kind: "all" };
@@ -140,7 +141,7 @@ function bar() {
   const facts = Object.entries(head.facts).map(([name, value]) => `${name} ${value}`).join(" · ");
   const result = ["before", "after"].filter((when) => head.evaluation[when]).map((when) => `${when} ${estimate(head.evaluation[when].success)} %`);
   const steps = make("select", { "data-keep": "step", title: "rollout step ([ and ])", onchange: (event) => go({ step: Number(event.target.value) }) },
-    head.steps.map((step) => make("option", { value: step, selected: step === place.step }, `step ${step}`)));
+    head.steps.map((step) => make("option", { value: step, selected: step === place.step }, step === PANEL ? "the panel" : `step ${step}`)));
   return make("header", {}, make("h1", {}, head.name), make("span", { class: "facts" }, facts),
     result.length ? make("strong", { title: panelNote() }, `panel success ${result.join(" → ")}`) : null,
     make("span", { class: "right" }, steps, pane("credit", "credit"), Object.keys(head.evaluation).length ? pane("evaluation", "evaluation") : null, theme()));
@@ -156,7 +157,7 @@ const NOTES = { "success, %": "of the rollouts that are trained on, with its 95 
 
 function curves() {
   if (!head.curves.length) return null;
-  const pick = (step) => go({ step: head.steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best)) });
+  const pick = (step) => go({ step: head.steps.filter((one) => one !== PANEL).reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best)) });
   const drawn = (lines) => make("div", { class: "multiples" }, lines.map((line) => chart(line.name, [{ ...line, name: "" }], { mark: place.step, pick, note: NOTES[line.name] })));
   const [first, rest] = [head.curves.filter((line) => FIRST.includes(line.name)), head.curves.filter((line) => !FIRST.includes(line.name))];
   const note = Object.keys(head.evaluation).length ? make("p", { class: "legend" }, panelNote()) : null;
@@ -327,7 +328,7 @@ function detail() {
   if (!turn) return make("section", { class: "detail" }, make("p", { class: "none" }, rollout ? `no turn was played: ${rollout.message || rollout.stop}` : "no turn"));
   const source = turn.sources[place.source] || turn.sources[0];
   const other = source && turnOf(rolloutOf(task, source.rollout), source.turn);
-  return make("section", { class: "detail" }, make("div", { class: "pair" }, played(rollout, turn), matched(turn, source, other)), facts(turn));
+  return make("section", { class: "detail" }, make("div", { class: "pair" }, played(rollout, turn), place.step === PANEL ? null : matched(turn, source, other)), facts(turn));
 }
 
 function block(name, value) {
@@ -337,7 +338,7 @@ function block(name, value) {
 function played(rollout, turn) {
   const outcome = make("p", { class: rollout.won ? "won" : "lost" }, `episode ${rollout.won == null ? "ended (success unknown)" : rollout.won ? "won" : "not won"}, reward ${shown(rollout.reward)}, ended: ${rollout.stop || "–"}`);
   const earned = turn.turn_reward === undefined ? null : make("p", { class: "earned" }, `this turn's reward ${shown(turn.turn_reward, 3)} of the episode's ${shown(rollout.reward, 3)}`);
-  return make("div", { class: "turn" }, make("h3", {}, `sibling ${rollout.rollout}, turn ${turn.turn}`), outcome, earned, ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
+  return make("div", { class: "turn" }, make("h3", {}, `${place.step === PANEL ? "panel" : "sibling"} ${rollout.rollout}, turn ${turn.turn}`), outcome, earned, ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
     make("details", {}, make("summary", {}, "prompt"), make("p", { class: "text" }, turn.prompt || "")), ...block("what the teacher read here", turn.credit.privileged_text), ...block("what the teacher thought here", turn.credit.teacher_thinking), ...block("and would have done", turn.credit.teacher_action));
 }
 
@@ -410,7 +411,7 @@ function facts(turn) {
 
 // ---------------------------------------------------------------- evaluation
 
-function range(before, after, width = 220, height = 18) {
+function range(before, after, width = narrow() ? 90 : 220, height = 18) {
   const svg = shape("svg", { class: "range", width, height, role: "img", "aria-label": `success ${estimate(before)} to ${estimate(after)}` });
   const x = (value) => 5 + ((width - 10) * value) / 100;
   svg.append(shape("line", { x1: x(0), x2: x(100), y1: height / 2, y2: height / 2, stroke: "var(--line)" }));
@@ -429,17 +430,18 @@ function evaluation() {
   const of = (result, name) => (result ? (name === "all" ? result : (result.categories || {})[name]) : null);
   const rows = names.map((name) => {
     const [first, last] = [before, after].map((result) => of(result, name));
-    return [name, range(first && first.success, last && last.success), ...[first, last].flatMap((row) => [estimate(row && row.success), estimate(row && row.score)])];
+    return [name, range(first && first.success, last && last.success), ...[first, last].map((row) => make("div", {}, estimate(row && row.success), make("small", { class: "none" }, `score ${estimate(row && row.score)}`)))];
   });
   const episodes = new Map();
   for (const [when, result] of Object.entries(head.evaluation)) for (const one of result.outcomes || []) episodes.set(one.task_id, { ...(episodes.get(one.task_id) || {}), [when]: one });
   const mark = (one) => (one ? make("span", { class: one.won ? "won" : "lost" }, `${one.won === null ? "? unknown" : one.won ? "● won" : "○ lost"}  score ${shown(one.score)}, ${one.turns} turns`) : "–");
+  const said = (task) => (head.steps.includes(PANEL) ? make("button", { title: "its dialogues, before and after", onclick: () => go({ pane: "credit", step: PANEL, task, rollout: null, turn: null }) }, task) : task);
   const changed = [...episodes].filter(([, one]) => one.before && one.after && one.before.won !== one.after.won);
   const gained = changed.filter(([, one]) => one.after.won).length;
   const order = ([, one]) => (one.before && one.after ? Number(one.after.won) - Number(one.before.won) : 2);
-  const list = [...episodes].sort((left, right) => order(left) - order(right)).map(([task, one]) => [task, (one.after || one.before).category, mark(one.before), mark(one.after)]);
+  const list = [...episodes].sort((left, right) => order(left) - order(right)).map(([task, one]) => [said(task), (one.after || one.before).category, mark(one.before), mark(one.after)]);
   return make("div", { class: "wide" }, make("p", { class: "legend" }, panelNote()), make("p", {}, `panel ${any.panel} of ${any.environment}, checksum ${any.checksum}, ${any.episodes} episodes; newly won ${gained}, newly lost ${changed.length - gained}`),
-    make("div", { class: "legend" }, "success with its 95 % interval, 0 to 100 %: ", make("span", { style: "color:var(--less)" }, "○ before"), "  ", make("span", { style: "color:var(--more)" }, "● after")), table(["category", "success, before and after", "success before, %", "score before, %", "success after, %", "score after, %"], rows), make("h2", {}, "episode by episode, newly lost first"), table(["task", "category", "before", "after"], list));
+    make("div", { class: "legend" }, "success with its 95 % interval, 0 to 100 %: ", make("span", { style: "color:var(--less)" }, "○ before"), "  ", make("span", { style: "color:var(--more)" }, "● after")), table(["category", "success", "before, %", "after, %"], rows), make("h2", {}, "episode by episode, newly lost first"), table(["task", "category", "before", "after"], list));
 }
 
 addEventListener("keydown", keyed);
