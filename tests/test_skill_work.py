@@ -197,9 +197,8 @@ def test_winners_and_losers_are_compared_where_they_saw_the_same(tmp_path: Path)
     with pytest.raises(ValueError, match="no two tasks"):
         contrasts(run_of(tmp_path / "elsewhere", elsewhere), 3)
     stopped = pd.read_parquet(run_of(tmp_path / "failed", SIBLINGS) / "trajectories" / "3.parquet")
-    stopped["stop"] = [
-        "environment error" if one.task == "b" and not one.won else "done" for one in stopped.itertuples()
-    ]
+    lost = (stopped.task == "b") & ~stopped.won.astype(bool)
+    stopped["stop"] = ["environment error" if one else "done" for one in lost]
     write_records(tmp_path / "failed" / "trajectories" / "3.parquet", stopped.to_dict("records"))
     with pytest.raises(ValueError, match="no two tasks"):
         contrasts(tmp_path / "failed", 3)

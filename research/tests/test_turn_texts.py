@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
@@ -26,7 +27,7 @@ def test_a_whole_sibling_is_told_where_it_ended_better() -> None:
 def test_each_world_has_a_player_and_a_policy_to_start_from(name: str, tmp_path: Path) -> None:
     rows = of_texts(name, "next_observation", episodes=32, seed=0)
     assert all("After the action " in row["prompt"][0]["content"] for row in rows)
-    tokenizer = AutoTokenizer.from_pretrained(start(name, tmp_path))
+    tokenizer: Any = AutoTokenizer.from_pretrained(start(name, tmp_path))
     said = f"{PHRASES[0]}x{PHRASES[1]}y"
     ids = tokenizer(said, add_special_tokens=False)["input_ids"]
     assert len(ids) <= 10 and tokenizer.decode(ids) == said
