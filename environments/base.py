@@ -119,6 +119,8 @@ class Ending:
             Replaces the last step's ``score``; `None` keeps it.
         metrics, info (*optional*):
             Added to those of the last step.
+        turn_rewards (`Mapping[int, float]`, *optional*):
+            Added to the rewards of turns, by their numbers from 0.
     """
 
     reward: float = 0.0
@@ -126,6 +128,7 @@ class Ending:
     score: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    turn_rewards: Mapping[int, float] = field(default_factory=dict)
 
 
 UNREWARDED = "unrewarded"

@@ -156,6 +156,7 @@ def ending_of(value: Any) -> Ending | None:
         won=None if value.won is None else _flag("Ending.won", value.won),
         metrics=_numbers("Ending.metrics", value.metrics),
         info=_mapping("Ending.info", value.info),
+        turn_rewards=_numbers("Ending.turn_rewards", value.turn_rewards),
     )
 
 

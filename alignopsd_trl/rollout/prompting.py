@@ -67,10 +67,7 @@ class Episode:
             trajectory.stop = StopReason.TURN_LIMIT
 
     def pass_over(self, step: Step, stop: StopReason, limit: int) -> None:
-        """Goes on after a request that became no turn; a reward is the last turn's."""
-        if self.trajectory.turns:
-            self.trajectory.turns[-1].reward += step.reward
-            self.trajectory.reward += step.reward
+        """Goes on after a request that became no turn."""
         self.observation, self.admissible, self.passed = step.observation, step.admissible, self.passed + 1
         self.trajectory.won = step.won
         if step.done:
@@ -80,7 +77,9 @@ class Episode:
 
     def finish(self, ending: Ending) -> None:
         trajectory = self.trajectory
-        trajectory.reward += ending.reward
+        for number, reward in ending.turn_rewards.items():
+            trajectory.turns[number].reward += reward
+        trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
         trajectory.won = trajectory.won if ending.won is None else ending.won
         trajectory.score = trajectory.score if ending.score is None else ending.score
         if trajectory.turns:

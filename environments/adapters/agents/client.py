@@ -1,13 +1,19 @@
-"""What an agent gets in place of a model: chat completions that the policy answers."""
+"""What an agent gets in place of a model: an API that the policy answers."""
 
 from __future__ import annotations
 
 from asyncio import wrap_future
+from collections.abc import Mapping
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.environments.adapters.agents.answers import NOT_TRAINED, Answer, completion, exchange, gathered
+from alignopsd_trl.environments.adapters.agents.answers import completion
+from alignopsd_trl.environments.adapters.agents.api import NOT_TRAINED, Answer, Call, exchange, gathered
 from alignopsd_trl.environments.adapters.agents.line import Line
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
+from alignopsd_trl.environments.adapters.agents.requests import Ask
+from alignopsd_trl.environments.adapters.agents.schema import plain
 from alignopsd_trl.environments.adapters.agents.server import server
 
 if TYPE_CHECKING:
@@ -18,10 +24,12 @@ if TYPE_CHECKING:
 
 NAMED: dict[str, Any] = {"api_key": "episode", "base_url": "http://policy/v1", "max_retries": 0}
 """Of openai's clients, whose requests go nowhere."""
+ANSWERED: ContextVar[tuple[Line, list[Ask]] | None] = ContextVar("answered", default=None)
+"""The request answered last in this task or thread, which a reward is for."""
 
 
 class Client:
-    """The policy of one episode as a chat-completions API.
+    """The policy of one episode behind OpenAI's API.
 
     Args:
         line: of the episode.
@@ -34,15 +42,47 @@ class Client:
 
     async def chat(self, **body: Any) -> dict[str, Any]:
         """Returns a chat completion as a dict; needs no openai. Raises `Refused` where the API returns an error."""
-        return completion(body, await wrap_future(gathered(self._line.ask(body, self._trained))))
+        asks, answer = self._asked(body)
+        return self._answered(completion(body, await wrap_future(answer)), asks)
 
     def chat_sync(self, **body: Any) -> dict[str, Any]:
         """Does as `chat`, for agents that are plain functions."""
-        return completion(body, gathered(self._line.ask(body, self._trained)).result())
+        asks, answer = self._asked(body)
+        return self._answered(completion(body, answer.result()), asks)
 
-    def reward(self, value: float) -> None:
-        """Gives a reward to the turn answered last."""
-        self._line.reward += float(value)
+    def _asked(self, body: dict[str, Any]) -> tuple[list[Ask], Future[list[dict[str, Any]]]]:
+        try:
+            asks = self._line.ask(plain(body), self._trained)
+        except Refused as error:
+            return [], self._line.refusal(error)
+        return asks, gathered(asks)
+
+    def _answered(self, answer: Any, asks: list[Ask]) -> Any:
+        if asks and asks[0].trained:
+            ANSWERED.set((self._line, asks))
+        return answer
+
+    def reward(self, value: float, answer: Any = None, choice: int = 0) -> None:
+        """Gives a reward to a turn.
+
+        Without ``answer`` that is the turn whose answer this task or thread got last, so that sub-agents side by side
+        reward their own. Where none arrived in it, as with requests of other processes, it is the turn answered last.
+
+        Args:
+            answer: a completion or a response, as a dict or an object of openai.
+            choice: of a completion with several.
+
+        Raises:
+            ValueError: if that is no turn of this episode; without ``answer`` also if none arrived here and the agent
+                asks in parallel.
+        """
+        if answer is not None:
+            name = answer["id"] if isinstance(answer, Mapping) else answer.id
+            asks = self._line.asks_named(name)
+        else:
+            last = ANSWERED.get()
+            asks = last[1] if last is not None and last[0] is self._line else None
+        self._line.reward(float(value), asks, choice)
 
     def not_trained(self) -> Client:
         """Returns a client for requests that the policy answers and does not learn from, such as a judge's. They are in
@@ -56,7 +96,9 @@ class Client:
         from openai import AsyncOpenAI
 
         async def send(request: Request) -> Response:
-            return Response(**_parts(await wrap_future(self._exchange(await request.aread()))))
+            await request.aread()
+            answer = await wrap_future(self._exchange(request))
+            return Response(**self._answered(_parts(answer), answer.asks))
 
         return AsyncOpenAI(**NAMED, http_client=AsyncClient(transport=MockTransport(send)))
 
@@ -68,12 +110,15 @@ class Client:
         from openai import OpenAI
 
         def send(request: Request) -> Response:
-            return Response(**_parts(self._exchange(request.read()).result()))
+            request.read()
+            answer = self._exchange(request).result()
+            return Response(**self._answered(_parts(answer), answer.asks))
 
         return OpenAI(**NAMED, http_client=HttpClient(transport=MockTransport(send)))
 
-    def _exchange(self, data: bytes) -> Future[Answer]:
-        return exchange(self._line, data, {} if self._trained else {NOT_TRAINED: "1"})
+    def _exchange(self, request: Request) -> Future[Answer]:
+        headers = {**request.headers, **({} if self._trained else {NOT_TRAINED: "1"})}
+        return exchange(self._line, Call(request.method, request.url.path, headers, request.content))
 
     @property
     def key(self) -> str:
@@ -92,4 +137,4 @@ class Client:
 
 
 def _parts(answer: Answer) -> dict[str, Any]:
-    return {"status_code": answer[0], "headers": {"content-type": answer[1]}, "content": answer[2]}
+    return {"status_code": answer.status, "headers": {"content-type": answer.kind}, "content": answer.body}

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -121,7 +122,7 @@ class AgentEnvironment(AdaptedEnvironment):
         """
         first = self.line.take(until)
         if first is None:
-            raise self.line.error or RuntimeError("the agent ended without a request")
+            raise _own(self.line.error) or RuntimeError("the agent ended without a request")
         return self.opening_of(first)
 
     def opening_of(self, first: Ask) -> Opening:
@@ -137,29 +138,31 @@ class AgentEnvironment(AdaptedEnvironment):
         """Waits for the next request, or for the agent's end."""
         line, before = self.line, self.line.now
         found = line.take(until)
-        reward, line.reward = line.reward, 0.0  # of the turn answered last
         info: dict[str, Any] = {}
         if before is not None and before.said and before.trained:
             info |= {"follows": before.follows} | ({"not_trained": line.asides} if line.asides else {})
             line.asides = []
         if found is not None:
-            return Step(_seen(found), reward=reward, won=None, info=info)
-        if (lost := self._lost()) is None:
-            return Step("", reward=reward, done=True, won=None, info=info)
-        told = {"lost": f"{type(lost).__name__}: {lost}"}
-        return Step("", reward=reward, done=True, won=False, info=info | told)
+            return Step(_seen(found), won=None, info=info)
+        if lost := self._lost():
+            return Step("", done=True, won=False, info=info | {"lost": lost})
+        return Step("", done=True, won=None, info=info)
 
-    def _lost(self) -> BaseException | None:
-        """Returns what the agent raised for the policy's own doing; raises anything else."""
-        error = self.line.error
-        if error is None or isinstance(error, self._loses) or {*_codes(error)} & {*POLICYS, "context_length_exceeded"}:
-            return error
-        raise error
+    def _lost(self) -> str:
+        """Returns how the policy lost: what a program of the agent says, or what the agent raised. Raises what is not
+        the policy's own doing."""
+        error, line = self.line.error, self.line
+        if error is None or line.lost:
+            return line.lost
+        ours = (*POLICYS, "context_length_exceeded")
+        if all(isinstance(one, self._loses) or {*_codes(one)} & {*ours} for one in _parts(error)):
+            return f"{type(error).__name__}: {error}"
+        raise _own(error) or error
 
     def finish(self, until: float | None = None) -> Ending | None:
         if self._line is None:
             return None
-        line, given = self._line, self._line.reward
+        line = self._line
         if line.end is None:
             line.hang_up()
             with suppress(TimeoutError):
@@ -167,16 +170,21 @@ class AgentEnvironment(AdaptedEnvironment):
         end = line.end or End(error=OVER)
         info: dict[str, Any] = {"not_trained": line.asides} if line.asides else {}
         self.close()
+        ending = self._ending(line, end)
+        won = False if line.lost else ending.won
+        return replace(ending, won=won, turn_rewards=dict(line.rewards), info={**ending.info, **info})
+
+    def _ending(self, line: Line, end: End) -> Ending:
+        """Returns what the agent's result says."""
         result = end.result
         if isinstance(result, Ending):
             return result
         if result is None:
-            info |= {} if end.error else {UNREWARDED: True}
-            return Ending(reward=given, info=info)
+            return Ending(info={} if end.error or line.lost else {UNREWARDED: True})
         if not isinstance(result, Real):
             raise TypeError(f"the agent returned {result!r:.60}; return a number, an Ending, or nothing")
         won = self._success(line.row, float(result)) if self._success is not None else None
-        return Ending(reward=float(result) + given, won=won, score=float(result), info=info)
+        return Ending(reward=float(result), won=won, score=float(result))
 
     def close(self) -> None:
         if self._line is not None and self.running is not None:
@@ -284,6 +292,23 @@ def _timed(call: Callable[[float], Any], until: float) -> Any:
         return call(until)
     except TimeoutError as error:
         return Failure("timeout", str(error))
+
+
+def _own(error: BaseException | None) -> Exception | None:
+    """Returns an agent's error as one that costs its own episode: its Ctrl-C or cancellation is not the run's."""
+    if error is None or isinstance(error, Exception):
+        return error
+    told = f"the agent raised {type(error).__name__}" + (f": {error}" if str(error) else "")
+    return RuntimeError(told).with_traceback(error.__traceback__)
+
+
+def _parts(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error, or those of a group, such as a `asyncio.TaskGroup` raises."""
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for one in error.exceptions:
+        yield from _parts(one)
 
 
 def _codes(error: BaseException | None) -> Iterator[Any]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import queue
+import threading
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
-from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Refused, Rules, asks_of, plain_message
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
+from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Rules, asks_of, plain_message
 from alignopsd_trl.environments.base import Reply
 
 OVER = Refused("the episode is over", "episode_over", 403)
+PATIENCE = 16  # refusals in a row that are told at once
+LONGEST_WAIT = 60.0  # seconds until a later one is
 
 
 class End:
@@ -33,6 +37,9 @@ class Line:
         turns: the answered requests that are turns.
         asides: requests and responses that are not trained, since the last turn.
         end: of the agent, once it has ended.
+        lost: why a program of the agent says that the policy lost; empty: it does not.
+        rewards: of turns, by number.
+        stored: what `previous_response_id` and references to items name, of the Responses API.
     """
 
     def __init__(self, row: Mapping[str, Any], rules: Rules):
@@ -41,11 +48,17 @@ class Line:
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None
-        self.reward = 0.0
+        self.lost = ""
+        self.rewards: defaultdict[int, float] = defaultdict(float)
+        self.stored: dict[str, Any] = {}
+        self._refusals = 0
+        self._open: list[list[Ask]] = []  # trained requests without an answer
+        self._parallel = False
+        self._lock = threading.RLock()
         self._arrivals: queue.SimpleQueue[Ask | End] = queue.SimpleQueue()
         self._early: list[Ask] = []  # looked at, not yet answered
         self._places: Counter[str] = Counter()
-        self._known: dict[str, list[Ask]] = {}
+        self._known: defaultdict[str, list[list[Ask]]] = defaultdict(list)
         self._over = False
 
     @property
@@ -58,23 +71,89 @@ class Line:
         """The tools of the request, which the reader of responses asks its context for."""
         return self.now.tools if self.now else []
 
-    def ask(self, body: Body, trained: bool = True, retried: bool = False) -> list[Ask]:
-        """Queues a request; one that is retried gets the answer of its first try.
+    def ask(
+        self,
+        body: Body,
+        trained: bool = True,
+        retried: bool = False,
+        waits: Callable[[], bool] = lambda: True,
+    ) -> list[Ask]:
+        """Queues a request.
+
+        Sub-agents may send equal requests side by side, whose samples differ. So an equal request is another one,
+        unless it is a retry: it says so, or an earlier caller left without its answer. A retry gets the answer of its
+        first try.
+
+        Args:
+            body: as JSON brings it (`plain`).
+            waits: whether the caller is still there. A request whose caller has left is not sampled.
 
         Raises:
             Refused: for what can't be answered, and after the episode's end.
         """
         if self._over:
             raise OVER
-        text = json.dumps(body, sort_keys=True, default=str)
-        if retried and text in self._known:
-            return self._known[text]
-        asks = self._known[text] = asks_of(body, self.rules, trained)
-        for one in asks:
-            self._arrivals.put(one)
-            if self._over:  # since it was looked at
+        text = json.dumps([body, trained], sort_keys=True)
+        with self._lock:
+            if (again := self._again(text, retried)) is not None:
+                for one in again:
+                    one.waits = waits
+                return again
+            asks = asks_of(body, self.rules, trained)
+            self._known[text].append(asks)
+            self._refusals = 0
+            if trained:
+                self._count(asks)
+            for one in asks:
+                one.waits = waits
+                self._arrivals.put(one)
+        if self._over:  # since it was looked at
+            for one in asks:
                 settle(one.answer, error=OVER)
         return asks
+
+    def _again(self, text: str, retried: bool) -> list[Ask] | None:
+        """Returns the first try of a request."""
+        earlier = [asks for asks in self._known[text] if not any(one.answer.cancelled() for one in asks)]
+        return next((asks for asks in reversed(earlier) if retried or not asks[0].waits()), None)
+
+    def _count(self, asks: list[Ask]) -> None:
+        self._open = [one for one in self._open if not all(ask.answer.done() for ask in one)]
+        self._parallel = self._parallel or bool(self._open)
+        self._open.append(asks)
+
+    def refusal(self, error: Refused) -> Future[Any]:
+        """Returns an answer that refuses: later and later to those who go on all the same, so that none spins."""
+        self._refusals += 1
+        answer: Future[Any] = Future()
+        later = 0.05 * 2.0 ** min(self._refusals - PATIENCE, 32)
+        if self._refusals <= PATIENCE:
+            settle(answer, error=error)
+        else:
+            timer = threading.Timer(min(later, LONGEST_WAIT), settle, (answer, None, error))
+            timer.daemon = True
+            timer.start()
+        return answer
+
+    def reward(self, value: float, asks: list[Ask] | None, choice: int = 0) -> None:
+        """Gives a reward to the turn of a request, by default to the turn answered last.
+
+        Raises:
+            ValueError: if it is no turn, or which one was answered last is a matter of chance.
+        """
+        if asks is None and self._parallel:
+            told = "this agent asks in parallel, and reward() is called where none of the answers arrived, so that the "
+            raise ValueError(told + "turn is unknown; pass the answer: client.reward(value, answer)")
+        found = self.turns[-1:] if asks is None else asks[choice : choice + 1]
+        with self._lock:
+            if not found or found[0] not in self.turns:
+                raise ValueError("reward() needs the answer of a turn, and there is none")
+            self.rewards[self.turns.index(found[0])] += value
+
+    def asks_named(self, name: str) -> list[Ask]:
+        """Returns the request of a completion's or response's id."""
+        place = name.partition("_" if name.startswith("resp_") else "-")[2].replace("-", "/")
+        return next((one.choices for one in self.turns if one.place == place), [])
 
     def put_end(self, end: End) -> None:
         self._arrivals.put(end)
@@ -94,10 +173,14 @@ class Line:
             found = self._early.pop(0) if self._early else self._arrived(until)
             if isinstance(found, End):
                 self.end = found
-            elif not found.answer.cancelled():
+            elif self._wanted(found):
                 self._place(found)
                 return found
         return None
+
+    def _wanted(self, ask: Ask) -> bool:
+        with self._lock:  # or its retry would wait for it
+            return not ask.answer.cancelled() and (ask.waits() or not ask.answer.cancel())
 
     def _arrived(self, until: float) -> Ask | End:
         try:
@@ -149,13 +232,15 @@ class Line:
             self.turns.append(ask)
         else:
             self.asides.append({"messages": ask.messages, "response": ask.said})
-        called = [one["function"]["name"] for one in ask.said.get("tool_calls", ())]
+        called = [one["function"]["name"] for one in ask.said.get("tool_calls", ())][: 1 if ask.single else None]
         if ask.must is not None and not any(ask.must in ("", name) for name in called):
             refusal = f"tool_choice asks for a call{ask.must and ' of ' + ask.must}, and the response has none"
             settle(ask.answer, error=Refused(refusal, "tool_use_failed", 422))
             return
         reason = "length" if reply.truncated else "tool_calls" if called else "stop"
         shown = {**ask.said, **({"reasoning_content": thinking} if thinking else {})}
+        if called:
+            shown["tool_calls"] = ask.said["tool_calls"][: len(called)]
         counts = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.response_tokens}
         settle(ask.answer, {"message": shown, "finish_reason": reason, "usage": counts, "place": ask.place})
 
@@ -186,7 +271,7 @@ def settle(future: Future, value: Any = None, error: BaseException | None = None
 def _message(reply: Reply, native: bool) -> dict[str, Any]:
     """Returns a response as a message: in native format the action is what the tokenizer's parser made."""
     if native:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             found = json.loads(reply)
             if isinstance(found, dict):
                 return found

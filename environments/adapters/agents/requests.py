@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
+from alignopsd_trl.environments.adapters.agents.schema import ChatRequest, check
 from alignopsd_trl.environments.adapters.rows import text_of
 
 logger = logging.getLogger(__name__)
@@ -23,27 +25,13 @@ UNKNOWN = {
 """Fields that no sampler here takes, with the value that asks for nothing."""
 
 
-class Refused(Exception):  # noqa: N818 (no fault of the program)
-    """A request that gets the API's error.
-
-    Attributes:
-        status, code: as in OpenAI's errors.
-    """
-
-    def __init__(self, message: str, code: str = "invalid_value", status: int = 400):
-        super().__init__(message)
-        self.code, self.status = code, status
-
-
-def plain_message(message: Any) -> dict[str, Any]:
+def plain_message(message: Body) -> dict[str, Any]:
     """Returns what a chat template reads of a message: text alone, arguments as objects, no ids."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise Refused(f"messages holds {message!r:.80}; a message has a role and content")
     role = "system" if message["role"] == "developer" else message["role"]
     try:
         made: dict[str, Any] = {"role": role, "content": text_of(message.get("content"), f"a message of {role!r}")}
     except TypeError as error:
-        raise Refused(str(error)) from error
+        raise Refused(str(error), param="messages") from error
     made |= {name: message[name] for name in ("name", "reasoning_content") if message.get(name)}
     calls = [one.get("function", one) for one in message.get("tool_calls") or ()]
     if calls:
@@ -55,7 +43,7 @@ def plain_message(message: Any) -> dict[str, Any]:
 def _arguments(given: Any) -> Any:
     try:
         return json.loads(given) if isinstance(given, str) else given or {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return given
 
 
@@ -78,7 +66,10 @@ class Ask:
 
     Attributes:
         must: the tool that has to be called (`tool_choice`), `""` for any; `None`: none has to.
+        single: whether its caller takes one call at most (`parallel_tool_calls`).
+        waits: whether the caller is still there.
         answer: gets the choice of the completion.
+        choices: the request's `Ask`s, of which this is one.
         follows, new, place: of `Wishes`, and the messages after the turn that it continues. Set when it is its turn.
         said: the response as a message.
     """
@@ -91,11 +82,14 @@ class Ask:
     settings: Mapping[str, float] = field(default_factory=dict)
     schema: Body | None = None
     must: str | None = None
+    single: bool = False
+    waits: Callable[[], bool] = lambda: True
     answer: Future[dict[str, Any]] = field(default_factory=Future)
     follows: int | None = None
     new: list[dict[str, Any]] = field(default_factory=list)
     place: str = ""
     said: dict[str, Any] = field(default_factory=dict)
+    choices: list[Ask] = field(default_factory=list)
 
     def after(self, earlier: Ask) -> list[dict[str, Any]] | None:
         """Returns the messages after those of an earlier request and its response; `None` if it does not go on from
@@ -113,20 +107,15 @@ def asks_of(body: Body, rules: Rules, trained: bool = True) -> list[Ask]:
     Raises:
         Refused: for what can't be answered, with the remedy.
     """
-    messages = body.get("messages")
-    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise Refused(f"messages is {messages!r:.80}; give a list of messages")
+    check(ChatRequest, body)
     if rules.ignores:
         foreign = _foreign(body)
         _tell_ignored(tuple(sorted(foreign)))
         body = {name: value for name, value in body.items() if name not in foreign}
-    choice = body.get("tool_choice")
-    tools = [] if choice == "none" else [_tool(one) for one in body.get("tools") or ()]
+    tools, must = _tools(body)
     if tools and not rules.native:
-        raise Refused("format='text' takes no tools; use AgentEnvironment(..., format='native')")
-    count, stop = body.get("n") or 1, body.get("stop") or ()
-    if not isinstance(count, int) or not 1 <= count <= 128:
-        raise Refused(f"n={count!r} must be between 1 and 128")
+        raise Refused("format='text' takes no tools; use AgentEnvironment(..., format='native')", param="tools")
+    stop = body.get("stop") or ()
     given = dict[str, Any](
         tools=tools,
         trained=trained,
@@ -134,9 +123,13 @@ def asks_of(body: Body, rules: Rules, trained: bool = True) -> list[Ask]:
         max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
         settings=_settings(body),
         schema=_schema(body),
-        must=_must(choice),
+        must=must,
+        single=body.get("parallel_tool_calls") is False,
     )
-    return [Ask([plain_message(one) for one in messages], **given) for _ in range(count)]
+    asks = [Ask([plain_message(one) for one in body["messages"]], **given) for _ in range(body.get("n") or 1)]
+    for one in asks:
+        one.choices = asks
+    return asks
 
 
 @cache
@@ -147,7 +140,7 @@ def _tell_ignored(names: Sequence[str]) -> None:
 
 def _foreign(body: Body) -> set[str]:
     """Returns the fields of a request that ask for other sampling than the run's."""
-    unknown = {name for name, nothing in UNKNOWN.items() if body.get(name, nothing) not in (nothing, None, False)}
+    unknown = {name for name, nothing in UNKNOWN.items() if (body.get(name) or nothing) != nothing}
     formed = (body.get("response_format") or {}).get("type", "text") != "text"
     return (
         unknown | {name for name in SETTINGS if body.get(name) is not None} | ({"response_format"} if formed else set())
@@ -161,6 +154,7 @@ def _settings(body: Body) -> dict[str, float]:
             f"{unknown[0]}={body[unknown[0]]!r} can't be sampled here; leave it out, or use "
             "AgentEnvironment(..., sampling='ignore')",
             "unsupported_parameter",
+            param=unknown[0],
         )
     return {name: float(body[name]) for name in SETTINGS if body.get(name) is not None}
 
@@ -169,19 +163,31 @@ def _schema(body: Body) -> Body | None:
     asked = body.get("response_format") or {}
     if asked.get("type", "text") == "text":
         return None
-    if asked.get("type") != "json_schema":
-        raise Refused(f"response_format {asked.get('type')!r} can't be sampled; give a schema", "unsupported_value")
+    if asked["type"] != "json_schema" or not asked.get("json_schema"):
+        told = f"response_format {asked['type']!r} can't be sampled; give a schema"
+        raise Refused(told, "unsupported_value", param="response_format")
     return asked["json_schema"]["schema"]
 
 
-def _must(choice: Any) -> str | None:
-    if isinstance(choice, Mapping):
-        return str((choice.get("function") or {}).get("name", ""))
-    return "" if choice == "required" else None
+def _tools(body: Body) -> tuple[list[dict[str, Any]], str | None]:
+    """Returns the tools on offer, and the one that has to be called (`Ask.must`). Of ``allowed_tools`` the policy sees
+    those alone."""
+    choice, tools = body.get("tool_choice"), [_tool(one["function"]) for one in body.get("tools") or ()]
+    if choice in (None, "auto", "none"):
+        return [] if choice == "none" else tools, None
+    allowed = choice.get("allowed_tools") if isinstance(choice, Mapping) else None
+    named = allowed["tools"] if allowed else [choice] if isinstance(choice, Mapping) else []
+    known, names = {one["function"]["name"] for one in tools}, [one["function"]["name"] for one in named]
+    if not known.issuperset(names) or not tools:
+        raise Refused(f"tool_choice is {choice!r:.80}, and tools has no such function", param="tool_choice")
+    if allowed is None:
+        return tools, names[0] if names else ""
+    offered = [one for one in tools if one["function"]["name"] in names]
+    return offered, "" if allowed["mode"] == "required" else None
 
 
-def _tool(tool: Any) -> dict[str, Any]:
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping):
-        raise Refused(f"tools holds {tool!r:.80}; only functions can be called")
-    return {"type": "function", "function": {name: value for name, value in function.items() if name != "strict"}}
+def _tool(function: Body) -> dict[str, Any]:
+    """Returns a tool as chat templates show it, in one order of its fields: no two APIs write the same one."""
+    order = {name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None}
+    rest = {name: value for name, value in function.items() if name not in ("strict", *order) and value is not None}
+    return {"type": "function", "function": order | rest}

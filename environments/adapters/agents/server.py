@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import secrets
+import selectors
+import socket
 import threading
+import time
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from weakref import WeakValueDictionary
 
-from alignopsd_trl.environments.adapters.agents.answers import Answer, exchange, refused
+from alignopsd_trl.environments.adapters.agents.api import Answer, Call, exchange, refused
 from alignopsd_trl.environments.adapters.agents.line import Line
-from alignopsd_trl.environments.adapters.agents.requests import Refused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
+
+LARGEST = 1 << 26  # bytes of a body
+SILENCE = 60.0  # seconds between two parts of a body
+STRANGERS_WAIT = 0.1  # seconds until a wrong key is told, so that none spins
+GONE = (ConnectionError, TimeoutError)
 
 
 class Server(ThreadingHTTPServer):
-    """Answers ``POST /KEY/v1/chat/completions``; the key may be the bearer's token instead."""
+    """Serves the API (`exchange`) under ``/KEY/v1``; the key may be the bearer's token or ``api-key`` instead."""
 
     request_queue_size = 1024
     daemon_threads = True
@@ -33,32 +43,148 @@ class Server(ThreadingHTTPServer):
         return f"http://{self._host}:{self.server_port}/{key}/v1", key
 
 
+class _Caller:
+    """Knows whether a client waits for its answer: it does until its connection closes without it."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection, self.served = connection, False
+
+    def waits(self) -> bool:
+        return self.served or is_open(self._connection)
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Whether the other side has not closed a connection."""
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection, selectors.EVENT_READ)
+            return not selector.select(0) or connection.recv(1, socket.MSG_PEEK) != b""
+    except (OSError, ValueError):
+        return False
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     timeout = 3600  # of a connection that says nothing
 
-    def do_POST(self) -> None:  # noqa: N802 (http.server's name)
-        data = self.rfile.read(int(self.headers.get("content-length", 0)))
-        status, kind, body = self._answer(data)
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def handle(self) -> None:
+        with suppress(*GONE):  # a client that leaves says so by that alone
+            super().handle()
 
-    def _answer(self, data: bytes) -> Answer:
-        lines: Any = getattr(self.server, "lines")  # noqa: B009
-        keys = (self.path.split("/")[1], self.headers.get("authorization", "").removeprefix("Bearer "))
-        line = next((found for key in keys if (found := lines.get(key)) is not None), None)
+    def _serve(self) -> None:
+        line = self._line()
         if line is None:
-            return refused(Refused("no episode has this key", "invalid_api_key", 401))
-        if not self.path.endswith("/v1/chat/completions"):
-            return refused(Refused(f"{self.path.rpartition('/v1')[2]} is not served", "unknown_url", 404))
-        return exchange(line, data, {name.lower(): value for name, value in self.headers.items()}).result()
+            time.sleep(STRANGERS_WAIT)
+            self._refuse(Refused("no episode has this key", "invalid_api_key", 401))
+            return
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        caller = _Caller(self.connection)
+        try:
+            call = Call(self.command, self.path, headers, self._body(headers))
+            self._send(exchange(line, call, caller.waits).result(), caller)
+        except Refused as error:
+            self._refuse(error)
+        except CancelledError:
+            self.close_connection = True
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve  # noqa: N815 (http.server's names)
+
+    def _line(self) -> Line | None:
+        lines: Any = getattr(self.server, "lines")  # noqa: B009
+        bearer = self.headers.get("authorization", "").removeprefix("Bearer ")
+        keys = (self.path.split("/")[1] if "/" in self.path else "", bearer, self.headers.get("api-key", ""))
+        return next((found for key in keys if (found := lines.get(key)) is not None), None)
+
+    def _body(self, headers: dict[str, str]) -> bytes:
+        """Reads the body.
+
+        Raises:
+            Refused: if it is not as the headers say, or too long.
+        """
+        self.connection.settimeout(SILENCE)
+        coding = headers.get("transfer-encoding", "identity").strip().lower()
+        if coding not in ("identity", "chunked"):
+            raise Refused(f"Transfer-Encoding is {coding!r:.80}; send the body whole or in chunks", "invalid_request")
+        data = self._chunks() if coding == "chunked" else self._read(_length(headers.get("content-length", "0"), 10))
+        self.connection.settimeout(self.timeout)
+        return data
+
+    def _chunks(self) -> bytes:
+        data = b""
+        while size := _length(self.rfile.readline(1024).partition(b";")[0].decode("latin-1"), 16):
+            if len(data) + size > LARGEST:
+                raise _too_large()
+            data += self._read(size)
+            if self._read(2) != b"\r\n":
+                raise Refused("a chunk of the body is longer than it says", "invalid_request")
+        while self.rfile.readline(1 << 16).strip():  # trailers
+            pass
+        return data
+
+    def _read(self, size: int) -> bytes:
+        try:
+            data = self.rfile.read(size)
+        except TimeoutError:
+            raise Refused(f"the body stops for more than {SILENCE:.0f} s", "request_timeout", 408) from None
+        if len(data) < size:
+            raise Refused(f"the body ends after {len(data)} of {size} bytes", "invalid_request")
+        return data
+
+    def _refuse(self, error: Refused) -> None:
+        """Sends an error and ends the connection: what comes on it after a body that was not read is no request."""
+        self.close_connection = True
+        self._send(refused(error))
+        self.connection.shutdown(socket.SHUT_WR)
+        self.connection.settimeout(1.0)
+        for _ in range(LARGEST >> 16):  # an unread body would reset the connection, and the error with it
+            if not self.connection.recv(1 << 16):
+                break
+
+    def _send(self, answer: Answer, caller: _Caller | None = None) -> None:
+        if caller is not None and not caller.waits():
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        self.send_header("content-type", answer.kind)
+        self.send_header("content-length", str(len(answer.body)))
+        if self.close_connection:
+            self.send_header("connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+        if caller is not None:
+            caller.served = True
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Sends what http.server finds wrong with a request as the API's error."""
+        self.close_connection = True
+        self._send(refused(Refused(message or self.responses[code][0], "invalid_request", code)))
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing: a request is an episode's, whose records hold it."""
+
+
+def _length(text: str, base: int) -> int:
+    """Returns a length as headers and chunks write it.
+
+    Raises:
+        Refused: for anything else, and beyond `LARGEST`.
+    """
+    text = text.strip()
+    if not text.isascii() or not text.isalnum() or len(text) > 16:
+        raise Refused(f"the body's length is {text!r:.80}; send a number", "invalid_request")
+    try:
+        size = int(text, base)
+    except ValueError:
+        raise Refused(f"the body's length is {text!r:.80}; send a number", "invalid_request") from None
+    if size > LARGEST:
+        raise _too_large()
+    return size
+
+
+def _too_large() -> Refused:
+    return Refused(f"the body has more than {LARGEST:,} bytes", "request_too_large", 413)
 
 
 @cache
