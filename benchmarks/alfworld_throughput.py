@@ -21,8 +21,8 @@ from alignopsd_trl.environments.alfworld import Factory
 from alignopsd_trl.environments.alfworld.engine.games import Game
 from alignopsd_trl.environments.alfworld.engine.generator import Variant, generate_all
 from alignopsd_trl.environments.alfworld.engine.packages import versions
-from alignopsd_trl.environments.alfworld.engine.play import Engine, make_engine
-from alignopsd_trl.environments.alfworld.engine.translation import translate
+from alignopsd_trl.environments.alfworld.engine.play import Engine, known, make_engine
+from alignopsd_trl.environments.alfworld.engine.translation import _path
 
 SIZES = ((5, 8), (11, 13), (18, 20))
 TYPES = ("pick_heat_then_place_in_recep", "pick_cool_then_place_in_recep", "pick_and_place_simple")
@@ -78,9 +78,7 @@ def measure(engine: Engine, games: Iterable[Game], steps: int, forget: bool) -> 
     for game in games:
         joined = game.joined()
         if forget:  # neither from memory nor from disk
-            translate.cache_clear()
-            from alignopsd_trl.environments.alfworld.engine.translation import _path
-
+            known.cache_clear()
             _path(joined["pddl_domain"], joined["pddl_problem"]).unlink(missing_ok=True)
         start = time.process_time()
         engine.load(joined)

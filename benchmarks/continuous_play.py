@@ -136,7 +136,7 @@ def planned(shape: Shape, sleeps: bool) -> type[TextEnvironment]:
             return f"w{tokens[turn]} w{ticks[turn - 1] if turn else 0} w{after}"
 
     if not sleeps:
-        Planned.batch = classmethod(lambda kind, size, limit: SerialBatch([kind() for _ in range(size)]))
+        Planned.batch = classmethod(lambda kind, size, limit: SerialBatch([kind() for _ in range(size)]))  # ty: ignore[missing-attribute]
     return Planned
 
 

@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -31,7 +32,7 @@ from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.ragged import Ragged
 
 
-def ways(model: torch.nn.Module, prompts: list[list[int]], end: int, pad: int, limit: int) -> dict[str, Callable]:
+def ways(model: Any, prompts: list[list[int]], end: int, pad: int, limit: int) -> dict[str, Callable]:
     """Name to a function that gives the number of sampled tokens."""
     settings = dict(do_sample=True, top_k=0, top_p=1.0, temperature=1.0, eos_token_id=end, pad_token_id=pad)
     settings["max_new_tokens"] = limit

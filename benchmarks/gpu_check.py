@@ -20,7 +20,7 @@ import json
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ class Meter(TrainerCallback):
         trainer.samplers.thinker = lambda *settings: Counted(self, "thought", thinker(*settings))
 
     @contextlib.contextmanager
-    def counting_scores(self) -> Iterator[None]:
+    def counting_scores(self) -> Generator[None]:
         before = {name: getattr(PolicyScorer, name) for name in ("plain", "shared")}
         for name, inner in before.items():
             setattr(PolicyScorer, name, self._counted(inner))

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,8 @@ class Replay:
         self._calls: Iterator[list[list[int]]] = iter(())
         self._thoughts: defaultdict[tuple[int, ...], list[list[int]]] = defaultdict(list)
         self._responses: list[list[int]] = []
-        self._generate, sampler, thinker = trainer.model.generate, trainer.backend.sampler, trainer.samplers.thinker
+        self._generate: Callable[..., Any] = trainer.model.generate
+        sampler, thinker = trainer.backend.sampler, trainer.samplers.thinker
         trainer.backend.sampler = lambda *settings: Through(self._generate_turn, sampler(*settings))
         trainer.samplers.thinker = lambda *settings: Through(self._think, thinker(*settings))
         trainer.model.generate = self._generate_tokens
@@ -166,7 +167,7 @@ class Replay:
         return self._generate(*arguments, input_ids=input_ids, **options)
 
     @contextlib.contextmanager
-    def _drawn(self) -> Iterator[None]:
+    def _drawn(self) -> Generator[None]:
         """The project's own loop draws, and takes the recorded token."""
         inner, tokens = decoding.draw, self._tokens()
 

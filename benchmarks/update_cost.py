@@ -107,7 +107,7 @@ class StockScorer(Scorer):
 
     def teacher(self, *arguments: Any) -> PrivilegedTeacher:
         teacher = super().teacher(*arguments)
-        teacher.__class__, teacher.trainer = StockTeacher, self.trainer
+        teacher.__class__, teacher.trainer = StockTeacher, self.trainer  # ty: ignore[missing-attribute]
         return teacher
 
     def own(
@@ -129,7 +129,7 @@ class StockTrainer(AlignOPSDTrainer):
 
     def _make_parts(self, *arguments: Any) -> None:
         super()._make_parts(*arguments)
-        self.scorer.__class__, self.scorer.trainer = StockScorer, self
+        self.scorer.__class__, self.scorer.trainer = StockScorer, self  # ty: ignore[missing-attribute]
 
     def make_backend(self) -> Backend:
         return StockBackend(self)
@@ -170,7 +170,7 @@ class Counter:
     """
 
     def __init__(self, trainer: AlignOPSDTrainer):
-        model = trainer.model
+        model: Any = trainer.model
         self._phases = trainer.phases
         self._head = model.get_output_embeddings().weight.numel()
         self._weights = sum(value.numel() for value in model.parameters() if value.dim() > 1)

@@ -72,7 +72,7 @@ class Walker:
         for action in actions:
             self.act(action)
 
-    def text(self) -> str:
+    def text(self) -> Any:
         shown = tuple(self._records[-self._environment.history_length :])
         view = View(self._task, self._seen, self._admissible, shown, len(self._records), self._context)
         return self._environment.prompt.render(view, "")

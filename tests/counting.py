@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -45,7 +45,7 @@ class Operations(TorchDispatchMode):
 @contextlib.contextmanager
 def attention_calls(
     patch: pytest.MonkeyPatch, phase: Callable[[], str | None] = lambda: None
-) -> Iterator[dict[str | None, Counter[str]]]:
+) -> Generator[dict[str | None, Counter[str]]]:
     """Counts the calls of scaled dot-product attention by phase: with a ``"mask"``, ``"causal"`` without one, or
     ``"free"``; those of a single query as ``"step"``; and as ``"repeated"`` those whose keys were repeated for grouped
     heads, of a model that has half as many key heads as query heads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 from unittest import mock
 
@@ -53,7 +53,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def head_in_place() -> Iterator[None]:
+def head_in_place() -> Generator[None]:
     """TRL's head as on a GPU, where Triton's kernels fold a tile, and a product is added, without a copy; in torch each
     of some 30,000 tiles' operations would also take Python's time."""
     with contextlib.ExitStack() as stack:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ class There(torch.Tensor):
 
     def tolist(self) -> Any:
         SecondDevice.entered.waits_for("tolist")
-        return self.detach().inner.tolist()
+        return self.detach().inner.tolist()  # ty: ignore[missing-attribute]
 
     def numpy(self, *args: Any, **options: Any) -> Any:
         raise TypeError("can't convert a tensor of the second device to numpy; use Tensor.cpu()")
@@ -175,7 +175,7 @@ def move(module: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def second_device() -> Iterator[SecondDevice]:
+def second_device() -> Generator[SecondDevice]:
     """The device, with TRL's head in torch in place of Triton's kernels, and Accelerate's state put back."""
     kernels, labelled = chunked_logprob._use_triton, trl_utils._use_triton
     autocast, before = torch.is_autocast_enabled, PartialState._shared_state.get("device")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from fakes.servers import ScriptedServer, acting, with_servers
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import make_trainer
+from fakes.trainers import Watched, make_trainer
 
 from alignopsd_trl.rollout import SamplerDown
 from alignopsd_trl.trainer import AlignOPSDTrainer
@@ -24,7 +24,7 @@ def uneven(body: dict[str, Any]) -> float:
     return 0.05 * (RANK == "1")
 
 
-def make(folder: Path, name: str, **options: Any) -> AlignOPSDTrainer:
+def make(folder: Path, name: str, **options: Any) -> Watched:
     return make_trainer(folder / name, policy=folder / f"policy{RANK}", **OPTIONS | options)
 
 

@@ -31,7 +31,7 @@ from torch.distributed.tensor import DTensor
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed import strategies
-from alignopsd_trl.environments import EnvironmentsDown
+from alignopsd_trl.environments import EnvironmentsDown, Opening
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 BASE = {
@@ -77,7 +77,7 @@ EXPECTED = {"ddp": DistributedType.MULTI_CPU, "fsdp2": DistributedType.FSDP}
 class Down(ToyEnvironment):
     """What the environments of process 1 share fails for good in the second round."""
 
-    def reset(self, **row: Any) -> str:
+    def reset(self, **row: Any) -> Opening:
         if os.environ["RANK"] == "1" and Down.broken:
             raise EnvironmentsDown("the shop of process 1 is closed")
         return super().reset(**row)
@@ -259,7 +259,7 @@ def run(root: Path, strategy: str, case: str) -> None:
     started = time.process_time()
     trainer.train()
     seconds = time.process_time() - started
-    embedding = trainer.encoder(["go zero left"]) if case in ENCODED else None
+    embedding = trainer.encoder(["go zero left"]) if case in ENCODED and trainer.encoder else None
     result = outcome(trainer) | {"seconds": seconds, "embedding": embedding, "longest": longest}
     if case == "plain" and strategy == "fsdp2":
         result["whole_after_scoring"], result["whole_before_push"] = whole_parameters(trainer)

@@ -29,7 +29,8 @@ from alignopsd_trl.training.reward_check import RewardError
 from alignopsd_trl.training.turn_rows import Layout
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, TurnBatch
 
-Row, Client = Any, Any
+Row = Any
+Client = Any
 
 
 def text_of(completion: Any) -> str:

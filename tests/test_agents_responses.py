@@ -12,7 +12,8 @@ from fakes.tool_classes import chat_tokenizer
 from alignopsd_trl.environments.adapters import AgentEnvironment
 
 openai = pytest.importorskip("openai")
-Row, Client = Any, Any
+Row = Any
+Client = Any
 FLAT = {
     **{name: GUESS["function"][name] for name in ("parameters", "strict", "name", "description")},
     "type": "function",
@@ -179,7 +180,8 @@ def test_what_cannot_be_served_gets_the_apis_error() -> None:
         for place, asked in REFUSED.items():
             with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as caught:
                 await client.openai.responses.create(**{"model": "policy", "input": "Guess."} | asked)
-            assert caught.value.param == place and caught.value.code, (place, caught.value)
+            error: Any = caught.value
+            assert error.param == place and error.code, (place, error)
         unsaved = await client.openai.responses.create(model="policy", input="Guess.", store=False)
         with pytest.raises(openai.BadRequestError, match="no stored response"):
             await client.openai.responses.create(model="policy", input="Go on.", previous_response_id=unsaved.id)

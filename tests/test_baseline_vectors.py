@@ -34,7 +34,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 def check(function: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    CHECKS[function.__name__] = function
+    CHECKS[function.__name__] = function  # ty: ignore[missing-attribute]
     return function
 
 

@@ -53,7 +53,7 @@ WRONG = [
 ]
 
 
-def _status(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+def _status(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> str | int | None:
     monkeypatch.setattr(sys, "argv", ["webshop_tiny.py", *argv])
     with pytest.raises(SystemExit) as end:
         recipe.main("webshop_tiny")
@@ -159,7 +159,7 @@ def test_a_run_that_stops_ends_with_status_1_and_a_bug_names_the_file_with_its_c
 
 def test_debug_is_transformers_own(tmp_path: Path) -> None:
     given = ["--debug", "underflow_overflow", "--use_cpu", "True", "--output_dir", str(tmp_path)]
-    assert [str(one.value) for one in parse("webshop_tiny", given)[1].debug] == ["underflow_overflow"]
+    assert [str(one.value) for one in parse("webshop_tiny", given)[1].debug] == ["underflow_overflow"]  # ty: ignore[missing-attribute]
 
 
 def test_a_plan_checks_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

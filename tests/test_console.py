@@ -120,9 +120,9 @@ def test_an_interval_of_a_round_is_that_of_its_tasks() -> None:
         assert 0 <= found.low <= mean <= found.high <= 1
         return found.high - found.low
 
-    alone, all_alike, all_apart = np.subtract(*reversed(wilson(0.5, 8))), width(*[0.5] * 8), width(*[0, 1] * 4)
+    alone, all_alike, all_apart = np.ptp(wilson(0.5, 8)), width(*[0.5] * 8), width(*[0, 1] * 4)
     assert all_apart == pytest.approx(alone), "eight tasks that are won or lost as a whole are eight episodes"
-    assert np.subtract(*reversed(wilson(0.5, 64))) <= all_alike < 0.7 * all_apart
+    assert np.ptp(wilson(0.5, 64)) <= all_alike < 0.7 * all_apart
     assert width(*[0.0] * 8) == pytest.approx(width(*[1.0] * 8)) == pytest.approx(wilson(0.0, 8)[1])
     assert abs(width(*[0.0] * 8) - width(0.125, *[0.0] * 7)) < 0.05, "one episode won is no cliff"
     assert width(0.0) > 0.7 and width(0.5) > 0.7, "one task tells little"

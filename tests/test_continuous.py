@@ -188,7 +188,7 @@ def test_a_batch_sampler_is_asked_by_all_together() -> None:
 
 def _trained(folder: Path, waits: bool, **options: Any) -> Any:
     """A trainer's run, whose rounds are kept; with ``waits`` all episodes take each turn together."""
-    trainer = make_trainer(folder, script=False, max_steps=2, learning_rate=1e-3, **options)
+    trainer: Any = make_trainer(folder, script=False, max_steps=2, learning_rate=1e-3, **options)
     seed_requests(trainer, Waiting if waits else Seeded)
     inner, trainer.played = trainer.rollouts.play_groups, []
 

@@ -109,7 +109,8 @@ def test_with_an_adapter_and_a_teacher_that_stands_still(tmp_path: Path) -> None
     rounds = kept_rounds(trainer)
     trainer.train()
     second = rounds[1]
-    with torch.no_grad(), trainer.model.disable_adapter():
+    policy: Any = trainer.model
+    with torch.no_grad(), policy.disable_adapter():
         turn = second.batch.turns[0]
         base = view(trainer.model, turn.privileged_ids, turn.response_ids, 1.0)
     with torch.no_grad():

@@ -83,7 +83,7 @@ def test_command_line_writes_result_and_trajectories(tmp_path: Path, monkeypatch
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(tmp_path / "policy")
     build_model(tokenizer).save_pretrained(tmp_path / "policy")
-    module = types.ModuleType("toys.suite")
+    module: Any = types.ModuleType("toys.suite")
     module.suite = lambda **options: Suite(
         "toy", ToyEnvironment, toy_dataset, lambda name: PANEL, ("even", "odd"), {"options": options}, "webshop"
     )

@@ -214,7 +214,7 @@ def test_a_run_samples_and_evaluates_by_its_own_options_alone(tmp_path: Path) ->
         model, tokenizer = _policy(tmp_path / name, own)
         model.generation_config.eos_token_id = [tokenizer.eos_token_id, *ends]
         model.generation_config.save_pretrained(tmp_path / name)
-        trainer = family_trainer(tmp_path / name, tmp_path / f"{name} run", "window", method="grpo")
+        trainer: Any = family_trainer(tmp_path / name, tmp_path / f"{name} run", "window", method="grpo")
         watch(trainer)
         trainer.train()
         rows = [row["completion_ids"] for row in trainer.seen_rows]

@@ -9,6 +9,7 @@ import shutil
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from datasets import Dataset
@@ -90,7 +91,7 @@ def test_a_class_of_trls_convention_is_measured_as_it_trains(tmp_path: Path, mon
         made = Dataset.from_list(rows)
         return Suite("counting", tool_classes.Counter, lambda split: made, lambda name: panel, (), {})
 
-    module = types.ModuleType("counting_suite")
+    module: Any = types.ModuleType("counting_suite")
     module.suite, module.__file__ = suite, "counting_suite.py"
     monkeypatch.setitem(sys.modules, "counting_suite", module)
     flags = ["--methods", "grpo,align_opsd", "--skill_bank", "hint", "--everywhere"]

@@ -97,7 +97,7 @@ class TestSmolLM2:
     ) -> None:
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(policy[0])
+        tokenizer: Any = AutoTokenizer.from_pretrained(policy[0])
         with pytest.raises(ValueError, match="format='text'"):
             Reader(tokenizer, native=True)
         tokenizer.chat_template = (TEMPLATES / "qwen2_5.jinja").read_text(encoding="utf-8")
@@ -146,7 +146,7 @@ class TestSmolLM2:
         for (_, _, name), content in hub.files.items():
             (tmp_path / "pulled" / name).write_bytes(content)
         assert PeftConfig.from_pretrained(tmp_path / "pulled").base_model_name_or_path == ON_HUB
-        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "pulled")
+        tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "pulled")
         assert tokenizer.chat_template == policy[1].chat_template and tokenizer.eos_token == offline.END
         plain = AutoModelForCausalLM.from_pretrained(policy[0])
         ids = tokenizer("The counter is at 0", return_tensors="pt")

@@ -25,7 +25,9 @@ from alignopsd_trl.environments import Failure, Opening
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.batch import open_batch
 
-ActionT, ObservationT, StateT = TypeVar("ActionT"), TypeVar("ObservationT"), TypeVar("StateT")
+ActionT = TypeVar("ActionT")
+ObservationT = TypeVar("ObservationT")
+StateT = TypeVar("StateT")
 
 
 @dataclass
@@ -155,7 +157,7 @@ def test_actions_are_json_or_the_one_required_field(text: str, number: Any) -> N
 
 
 def test_several_required_fields_are_named_in_the_prompt() -> None:
-    class Board(GuessClient, Client[MoveAction, Seen, dict]):
+    class Board(GuessClient, Client[MoveAction, Seen, dict]):  # ty: ignore[invalid-generic-class]
         __orig_bases__ = (Client[MoveAction, Seen, dict],)
 
         def step(self, action: MoveAction) -> StepResult:
@@ -184,7 +186,7 @@ class Speed(enum.Enum):
 
 
 def test_choices_of_a_field_are_written_out() -> None:
-    class Wheel(GuessClient, Client[Turning, Seen, dict]):
+    class Wheel(GuessClient, Client[Turning, Seen, dict]):  # ty: ignore[invalid-generic-class]
         __orig_bases__ = (Client[Turning, Seen, dict],)
 
     opening, _, _ = played(OpenEnvEnvironment(Wheel, reward="sum"), "<action></action>")
@@ -202,6 +204,7 @@ def test_a_client_that_returns_another_type_a_slow_one_and_one_that_raises_cost_
     class Slow(GuessClient):
         async def step(self, action: GuessAction) -> StepResult:
             time.sleep(3)
+            return StepResult(None)
 
     class Words(GuessClient):
         def step(self, action: GuessAction) -> StepResult:
@@ -292,7 +295,7 @@ class GenericClient(Client[dict, dict, dict]):
     def __init__(self, base_url: str) -> None:
         self.base_url, self.game, self.open = base_url, GuessClient(), False
 
-    def sync(self) -> SyncEnvClient:  # noqa: F821
+    def sync(self) -> SyncEnvClient:  # noqa: F821 # ty: ignore[unresolved-reference]
         raise AssertionError("not a tool")
 
     def reset(self, **options: Any) -> StepResult:

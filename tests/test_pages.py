@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_readme_trains_and_evaluates_on_a_laptop(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (snippet,) = blocks("README.md", "python")
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(snippet, "README.md", "exec"), names)
     assert names["trainer"].state.global_step == 2
     assert "success %" in capsys.readouterr().out

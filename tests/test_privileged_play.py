@@ -183,7 +183,7 @@ def test_success_is_that_of_the_ordinary_siblings(tmp_path: Path) -> None:
     trainer.train()
     logged = trainer.state.log_history[0]
     for name, chosen in (("episodes/success", False), ("privileged/success", True)):
-        won = [one.won for one in trajectories if one.privileged == chosen]
+        won = [bool(one.won) for one in trajectories if one.privileged == chosen]
         assert len(won) == len(trajectories) // 2 and logged[name] == pytest.approx(sum(won) / len(won))
 
 

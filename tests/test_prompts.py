@@ -51,7 +51,7 @@ def _renderer(prompt: Any, max_length: int = 200, template: str = TEMPLATE) -> R
     return Renderer(tokenizer, prompt, PlayOptions(max_length))
 
 
-def _fed(renderer: Renderer, prompt: Any) -> str:
+def _fed(renderer: Renderer, prompt: Any) -> Any:
     return build_tokenizer().decode(renderer.encode([prompt])[0])
 
 

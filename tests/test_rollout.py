@@ -96,8 +96,10 @@ def test_what_is_known_only_at_the_end_reaches_the_trajectory() -> None:
 
 def test_an_end_that_raises_costs_its_episode() -> None:
     class Judge(Corridor):
-        def finish(self) -> Ending:
-            raise OSError("no judge") if self._length == 2 else None
+        def finish(self) -> Ending | None:
+            if self._length == 2:
+                raise OSError("no judge")
+            return None
 
     lost, kept = play(Judge, rows(2, 3))[0], play(Corridor, rows(3))[0]
     assert lost.failed and "OSError: no judge" in lost.message and not kept.failed
@@ -117,7 +119,7 @@ def test_a_bad_value_costs_its_episode_and_is_named_with_environment_and_task(pa
         def reset(self, task_id: str, **columns: object) -> Opening:
             self._bad = task_id == "c/1"
             opening = super().reset(**columns)
-            return "zero" if self._bad and part == "reset" else opening  # type: ignore[return-value]
+            return "zero" if self._bad and part == "reset" else opening  # ty: ignore[invalid-explicit-return]
 
         def step(self, action: str) -> Step:
             if self._bad and part == "raise":

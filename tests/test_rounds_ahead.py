@@ -30,7 +30,7 @@ def made(
     folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, teacher: str | None = None, **options: Any
 ) -> Any:
     """A trainer on a server, with the address of another one that keeps the initial weights."""
-    trainer = make_trainer(folder, max_steps=steps, self_check=False, **options)
+    trainer: Any = make_trainer(folder, max_steps=steps, self_check=False, **options)
     kept = {"vllm_teacher_addresses": [teacher]} if teacher else {}
     trainer.pushes = with_servers(trainer, server, rounds_ahead=ahead, **kept)
     trainer.began = []

@@ -46,7 +46,8 @@ def _requests(seed: int = 0) -> tuple[Ragged, Ragged, torch.Tensor, torch.Tensor
 
     prompts, responses = sequences(6, 60), sequences(9, 12)
     pairs = [(p, r) for p in range(6) for r in range(9) if (p + r) % 2]
-    return Ragged.of(prompts), Ragged.of(responses), *(torch.tensor(column) for column in zip(*pairs, strict=True))
+    prompt, response = torch.tensor(pairs).T
+    return Ragged.of(prompts), Ragged.of(responses), prompt, response
 
 
 def _by_hand(model, prompts: Ragged, responses: Ragged, prompt: int, response: int) -> torch.Tensor:

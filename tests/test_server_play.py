@@ -23,7 +23,7 @@ def uneven(body: dict[str, Any]) -> float:
 
 def played(folder: Path, *servers: ScriptedServer, options: Any = (), **config: Any) -> Any:
     """A trainer after two rounds."""
-    trainer = make_trainer(folder, max_steps=2, self_check=False, **config)
+    trainer: Any = make_trainer(folder, max_steps=2, self_check=False, **config)
     trainer.pushes = with_servers(trainer, *servers, **dict(options))
     trainer.train()
     return trainer
@@ -143,8 +143,10 @@ def turns(rounds: list[dict[str, torch.Tensor]]) -> list[tuple[list[int], list[i
     found = []
     for rows in rounds:
         for row in (rows["tool_mask"].sum(1) > 0).nonzero().flatten().tolist():
-            columns = [("prompt_ids", "prompt_mask"), ("completion_ids", "completion_mask")]
-            found.append(tuple(rows[ids][row][rows[mask][row].bool()].tolist() for ids, mask in columns))
+            prompt, response = (
+                rows[f"{part}_ids"][row][rows[f"{part}_mask"][row].bool()].tolist() for part in ("prompt", "completion")
+            )
+            found.append((prompt, response))
     return sorted(found)
 
 

@@ -57,9 +57,14 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda address: points_to(address, monkeypatch)
 
 
+def card_of(text: str) -> Any:
+    """A card whose data have the names that its text gives them."""
+    return ModelCard(text)
+
+
 def test_the_card_says_how_well_and_how_to_repeat_it() -> None:
     found = results(RUNS / "finished")
-    card = ModelCard(model_card(found, "somebody/shopper", "apache-2.0"))
+    card = card_of(model_card(found, "somebody/shopper", "apache-2.0"))
     success = next(one for one in card.data.eval_results if one.metric_type == "success_rate")
     assert success.metric_value == pytest.approx(found["after"]["success"]["mean"], abs=0.01)
     assert success.dataset_args["checksum"] == found["after"]["checksum"]
@@ -105,13 +110,13 @@ def test_foreign_text_stays_text_in_cards(run: Path, tmp_path: Path) -> None:
 
 def test_a_base_model_is_named_where_it_is_one_of_the_hub() -> None:
     found = results(RUNS / "finished")
-    assert ModelCard(model_card(found, "x/y")).data.base_model is None  # a shipped policy has no id there
+    assert card_of(model_card(found, "x/y")).data.base_model is None  # a shipped policy has no id there
     found["model"] |= {"name": "Qwen/Qwen2.5-3B-Instruct", "checksum": None}
-    assert ModelCard(model_card(found, "x/y")).data.base_model == "Qwen/Qwen2.5-3B-Instruct"
-    assert "base_model_relation" not in ModelCard(model_card(found, "x/y")).data.to_dict()
+    assert card_of(model_card(found, "x/y")).data.base_model == "Qwen/Qwen2.5-3B-Instruct"
+    assert "base_model_relation" not in card_of(model_card(found, "x/y")).data.to_dict()
     found |= {"adapter": True, "model": {"name": "/a/copy", "checksum": None}}
     assert "base_model" not in model_card(found, "x/y").partition("# x/y")[0]  # of a folder nobody else has
-    card = ModelCard(model_card(found, "x/y", base_model="Qwen/Qwen2.5-3B-Instruct"))
+    card = card_of(model_card(found, "x/y", base_model="Qwen/Qwen2.5-3B-Instruct"))
     assert (card.data.base_model, card.data.base_model_relation) == ("Qwen/Qwen2.5-3B-Instruct", "adapter")
     assert not is_hub_id("./outputs/run") and not is_hub_id("tiny") and is_hub_id("owner/name")
 
@@ -127,7 +132,7 @@ def test_an_evaluation_that_was_not_made_is_not_made_up() -> None:
     found = results(RUNS / "finished") | {"before": None}
     assert "not measured" in model_card(found, "x/y")
     found["after"]["success"]["mean"] = None  # of an environment that says nothing of success
-    card = ModelCard(model_card(found, "x/y"))
+    card = card_of(model_card(found, "x/y"))
     whole = [one.metric_type for one in card.data.eval_results if one.dataset_config == "all"]
     assert whole == ["score"] and "| unknown |" in card.content
 
@@ -253,7 +258,7 @@ def test_a_run_whose_push_is_refused_is_whole_and_pushed_later(
         cli.main(
             ["push", str(tmp_path / "run"), "somebody/toy", "--trajectories", "somebody/trips", "--licence", "mit"]
         )
-    assert ModelCard(hub.files["models", "somebody/toy", "README.md"].decode()).data.license == "mit"
+    assert card_of(hub.files["models", "somebody/toy", "README.md"].decode()).data.license == "mit"
     turns = loaded(hub, tmp_path / "pulled", "turns")
     frame = read_records(tmp_path / "run" / "trajectories")
     assert len(turns) == len(frame) and set(turns.column_names) == set(frame.columns)
@@ -304,7 +309,7 @@ def test_a_trainer_without_a_recipe_has_a_card_and_one_push(
     card = files["README.md"].decode()
     no_token(tmp_path, card, *files.values())
     assert "None" not in card and "| base model | policy" in card and f"{after.success.mean:.1f}" in card
-    data = ModelCard(card).data
+    data = card_of(card).data
     assert data.eval_results[0].dataset_args["checksum"] == panel.checksum and data.license == "apache-2.0"
     assert "alignopsd evaluate --model somebody/run --environment tests.fakes.toy_suite --panel test" in card
     capsys.readouterr()

@@ -40,7 +40,7 @@ class Drawn(PlainEnvironment):
         return Step("stay", reward=float(self._secret), done=True)
 
 
-def fresh(kind: type, **fields: Any) -> type:
+def fresh(kind: type, **fields: Any) -> Any:
     return type(kind.__name__, (kind,), {"worlds": defaultdict(list), **fields})
 
 
@@ -210,7 +210,7 @@ class ToolClass:
     def reset(self, seed: int, dynamics_seed: int, **row: Any) -> str:
         return f"{seed} {dynamics_seed} {sorted(row)}"
 
-    def look(self) -> str:
+    def look(self) -> None:
         """Looks."""
 
 

@@ -147,6 +147,3 @@ def test_what_can_not_be_checked_is_refused(policy: Path, tmp_path: Path, capsys
     assert "field 'skills' is []" in ends(["check", str(empty), *measured(policy)], capsys)
     assert "must be 3 or more" in ends(["check", str(empty), *measured(policy, "--tasks", "1")], capsys)
     assert "no folder" in ends(["check", "webshop", "--model", "/no/such", "--environment", "x"], capsys)
-
-
-# Written from records

@@ -53,7 +53,7 @@ class Tools:
     def reset(self, **row: Any) -> None:
         self.reward = 0.75
 
-    def left(self) -> str:
+    def left(self) -> None:
         """Goes left."""
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -284,7 +284,7 @@ def test_runs_whose_success_is_unknown_open(browser: Any, tmp_path: Path) -> Non
 
 
 @contextmanager
-def wide(browser: Any, width: int) -> Iterator[None]:
+def wide(browser: Any, width: int) -> Generator[None]:
     """A window of ``width`` pixels, also below what a window of Chromium can have."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

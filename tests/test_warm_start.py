@@ -346,7 +346,7 @@ def _turn(right: str, response: str = "", prompt: str = "", skilled: bool = Fals
     from alignopsd_trl.own_task.agreement import Turn
 
     words = response.split() or ["go"] * len(right)
-    return Turn(prompt.split(), words, [one == "+" for one in right], [0.5] * len(right), skilled)  # type: ignore
+    return Turn(prompt.split(), words, [one == "+" for one in right], [0.5] * len(right), skilled)
 
 
 WORDS = SimpleNamespace(decode=" ".join)

@@ -46,7 +46,7 @@ RUNNERS: dict[str, Callable[[Case, Case], Case]] = {}
 
 
 def runner(function: Callable[[Case, Case], Case]) -> Callable[[Case, Case], Case]:
-    RUNNERS[function.__name__.rstrip("_")] = function
+    RUNNERS[function.__name__.rstrip("_")] = function  # ty: ignore[missing-attribute]
     return function
 
 
@@ -81,10 +81,10 @@ def canonicalize_(inputs: Case, params: Case) -> Case:
 
 def by_task(task: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """Fills an M x M matrix, 0 across tasks, with what ``make`` gives for the rows of each task."""
-    whole = None
+    whole = torch.zeros(0)
     for rows in Groups.of(task, torch.zeros_like(task)).by_task:
         part = make(rows)
-        whole = part.new_zeros(len(task), len(task)) if whole is None else whole
+        whole = whole if len(whole) else part.new_zeros(len(task), len(task))
         whole[rows[:, None], rows] = part
     return whole
 

@@ -26,7 +26,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tokenizers import BertWordPieceTokenizer
 from torch.nn.functional import cosine_similarity, softplus
 from tqdm import tqdm
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from transformers import BertConfig, BertModel, BertTokenizer
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -73,7 +73,7 @@ def build(groups: Sequence[Thoughts]) -> SentenceTransformer:
     words.train_from_iterator(
         [*texts, *map(chr, range(33, 127))], vocab_size=WORDS, min_frequency=1, show_progress=False
     )
-    tokenizer = BertTokenizerFast(tokenizer_object=words._tokenizer, model_max_length=LENGTH)
+    tokenizer = BertTokenizer(tokenizer_object=words._tokenizer, model_max_length=LENGTH)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=WIDTH,

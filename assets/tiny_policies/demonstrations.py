@@ -60,7 +60,7 @@ def episode(
         action = environment.project(responses[-1]).action
         step = environment.step(action)
         history.append(Record(number, seen.observation, action, step.observation))
-        seen, won = step, step.won
+        seen, won = step, bool(step.won)
         if step.done:
             break
     return views, responses, won

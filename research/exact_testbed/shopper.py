@@ -34,7 +34,7 @@ class ExactShopper:
         situated: bool = False,
         naming: bool = False,
     ):
-        self.care = dict.fromkeys(DECISIONS, care) if isinstance(care, float) else dict(care)
+        self.care = dict.fromkeys(DECISIONS, care) if isinstance(care, float) else {**care}
         self.skilled, self.situated, self.naming = skilled, situated, naming
 
     def __call__(self, view: View) -> list[Choice]:

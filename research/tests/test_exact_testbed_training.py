@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_skill_may_name_one_decision_alone() -> None:
     assert {round(one, 6) for one in helped} <= {0.9, 0.95} and len(set(helped)) == 2
 
 
-def _decisions(node: object) -> list[float]:
+def _decisions(node: Any) -> list[float]:
     """Care with the skill at the first decision of a view, if there is one."""
     return [node.choices[0].skilled] if len(node.choices) > 1 else []
 

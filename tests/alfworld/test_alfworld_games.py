@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -74,7 +73,7 @@ def test_the_index_spares_reading_and_follows_changes(split, monkeypatch):
 
 def test_a_damaged_index_is_made_anew(split, cache_folder):
     expected = list_games(split, "train")
-    newest = max((cache_folder / "index").glob("*.json"), key=os.path.getmtime)
+    newest = max((cache_folder / "index").glob("*.json"), key=lambda one: one.stat().st_mtime)
     newest.write_text("{")
     assert list_games(split, "train") == expected
 

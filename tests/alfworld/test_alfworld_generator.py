@@ -158,7 +158,7 @@ def test_suite_of_generated_games():
     assert longer["task_id"][:6] == rows["task_id"][:]
     assert suite(counts={"valid_unseen": 3}).panel("valid_unseen").checksum == panel.checksum
     assert alfworld.description["games"] == "generated" and alfworld.description["versions"]["textworld"]
-    batch = alfworld.factory.batch(3, workers=1)
+    batch = alfworld.factory.batch(3, workers=1)  # ty: ignore[missing-attribute]
     openings = batch.reset(range(3), list(panel))
     assert [opening.task_text for opening in openings] == [f"{row['goal']}." for row in panel]
     assert [opening.category for opening in openings] == [row["category"] for row in panel]

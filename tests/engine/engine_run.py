@@ -26,7 +26,7 @@ from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
 from alignopsd_trl.environments import load  # noqa: E402
 from alignopsd_trl.models import resolve_model  # noqa: E402
 from alignopsd_trl.scoring.ragged import Ragged  # noqa: E402
-from alignopsd_trl.scoring.teacher_forcing import score_pairs  # noqa: E402
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs  # noqa: E402
 from alignopsd_trl.trl_compat.sampling import EngineSampler, awake  # noqa: E402
 from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
 
@@ -104,17 +104,8 @@ def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
     sampler = EngineSampler(trainer, trainer.temperature, trainer.max_completion_length)
     responses, sampled = sampler.respond(prompts)
     every = torch.arange(len(prompts))
-    scores = score_pairs(
-        PolicyScorer(trainer),
-        Ragged.of(prompts),
-        Ragged.of(responses),
-        every,
-        every,
-        pad_id=trainer.processing_class.pad_token_id,
-        budget=100_000,
-        shared=False,
-        agree=trainer.processes.agree,
-    )
+    forwards = Forwards(pad_id=trainer.processing_class.pad_token_id, budget=100_000, agree=trainer.processes.agree)
+    scores = score_pairs(PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), every, every, forwards)
     return max(
         float((scores[row, : len(values)] - torch.tensor(values)).abs().max()) for row, values in enumerate(sampled)
     )

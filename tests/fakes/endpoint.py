@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
 @contextmanager
-def answering(answer: Callable[[str], Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def answering(answer: Callable[[str], Any]) -> Generator[tuple[str, list[dict[str, Any]]]]:
     """Answers each question by a function: a text is a completion's, a mapping its message, bytes are the whole reply,
     a number is a status (in a pair, with the reply), ``...`` is no reply at all. Yields the address and the requests so
     far."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from fakes.corridor import DEPTH, Flips, SeededCorridor, corridor_tasks
@@ -73,7 +73,7 @@ class Faulty(ToyEnvironment):
             raise KeyError("door")
         if self._task == "toy/2" and self._turns:
             time.sleep(2.5)
-        return None if self._task == "toy/3" else super().step(action)
+        return cast("Step", None) if self._task == "toy/3" else super().step(action)
 
 
 def play_suite(name: str) -> list[Trajectory]:
@@ -171,11 +171,12 @@ def play_processes() -> list[Trajectory]:
     def play(process: int, agree: Callable[[int], int]) -> list[Trajectory]:
         own = rows[:2] if process else rows
         paths = [["left", "left"][: 2 * process]] * len(own)
-        player = corridor_player(Flips(process))
+        sampler = Flips(process)
+        player = corridor_player(sampler)
         player.agree = agree
         seeds = [episode_seeds(row["task_id"], 0, place) for place, row in enumerate(own)]
         played = player.play(own, seeds, [row["task_id"] for row in own], paths)
-        played[0].message = str(player.sampler.calls)
+        played[0].message = str(sampler.calls)
         return played
 
     return [one for part in on_processes(2, play) for one in part]

@@ -35,6 +35,13 @@ DEFAULTS = {
 }
 
 
+class Watched(AlignOPSDTrainer):
+    """Keeps the rows of its rounds and the gradients of its optimiser steps."""
+
+    seen_rows: list[dict[str, torch.Tensor]]
+    seen_gradients: list[dict[str, torch.Tensor]]
+
+
 def make_config(folder: Path, **options: Any) -> AlignOPSDConfig:
     return AlignOPSDConfig(output_dir=str(folder), **DEFAULTS | options)
 
@@ -47,14 +54,14 @@ def make_trainer(
     tasks: int = 16,
     parts: dict[str, Any] | None = None,
     **options: Any,
-) -> AlignOPSDTrainer:
+) -> Watched:
     """A trainer of the toy game; ``script`` replaces sampling by responses that depend on the prompt alone;
     ``"seeded"`` samples each request by its own seed, and nobody waits for anybody."""
     tokenizer = build_tokenizer()
     if policy is None:
         policy = folder / "policy"
         build_model(tokenizer).save_pretrained(policy)
-    trainer = AlignOPSDTrainer(
+    trainer = Watched(
         str(policy),
         make_config(folder, **options),
         environment_factory=factory,
@@ -73,7 +80,7 @@ def make_trainer(
 
 
 class _Gradients(TrainerCallback):
-    def __init__(self, trainer: AlignOPSDTrainer):
+    def __init__(self, trainer: Watched):
         self.trainer = trainer
 
     def on_pre_optimizer_step(self, *ignored: Any, **also: Any) -> None:
@@ -83,7 +90,7 @@ class _Gradients(TrainerCallback):
         )
 
 
-def watch(trainer: AlignOPSDTrainer) -> None:
+def watch(trainer: Watched) -> None:
     """Keeps the rows of every round and the gradients of every optimiser step."""
     trainer.seen_rows, trainer.seen_gradients = [], []
     inner = trainer._generate_and_score_completions
@@ -137,7 +144,7 @@ class FakeSampler:
 
     def __init__(self, trainer: AlignOPSDTrainer, offset: float):
         self.trainer, self.offset, self.synced = trainer, offset, 0
-        self.respond = trainer.backend.sampler().respond
+        self.respond = trainer.backend.sampler(self.temperature, self.max_completion_length).respond
 
     def sync_weights(self) -> None:
         self.synced += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,7 @@ INSTALL = 'needs the extra: pip install "alignopsd-trl[alfworld]" (a C and a C++
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     """The recipe's environment with twelve games."""
     pytest.importorskip("textworld", reason=INSTALL)
     pytest.importorskip("fast_downward", reason=INSTALL)

@@ -114,7 +114,7 @@ def test_its_thoughts_copy_what_decides_from_a_short_prompt():
         {"role": "system", "content": "a skill"},
         {"role": "user", "content": f"{question}\nGardale\n{passage}"},
     ]
-    assert environment.prompt.reply(views[1]) == passage
+    assert environment.prompt.reply(views[1]) == passage  # ty: ignore[missing-attribute]
 
 
 def test_a_thought_states_the_situation(world: Suite):

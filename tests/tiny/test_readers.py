@@ -64,7 +64,7 @@ def test_demonstrations_come_from_other_worlds(world: Suite):
     assert len(questions) > 400  # the second world has begun
     embedded = {row["question"] for panel in ("train", "test") for row in world.panel(panel).rows}
     assert len(questions & embedded) < 0.05 * len(questions)
-    corpora = {environment.retriever.inner.inner.description["corpus"] for environment, _ in played}
+    corpora = {environment.retriever.inner.inner.description["corpus"] for environment, _ in played}  # ty: ignore[missing-attribute]
     assert len(corpora) == 2
     assert world.description["retrieval"]["corpus"] not in corpora
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from fakes.sweeps import mostly_full
@@ -25,7 +26,7 @@ def test_the_recipe_beside_the_weights_and_every_word_of_the_bank(world: str, po
     recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
     expected = setting.to_dict()
     assert {name: recipe[name] for name in expected} == expected
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     for text in SkillBank.load(setting.skill_bank).texts():
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.decode(ids) == text and len(ids) <= 2 * len(text.split())
@@ -54,7 +55,7 @@ def test_one_command_runs_the_rounds_that_the_recipe_beside_the_weights_names(wo
 )
 def test_the_policy_plays_within_its_limits(world: str, policy: str, turns: tuple[int, int]):
     setting, folder, suite = CURRICULA[world].setting, SHIPPED_MODELS[policy], load(world)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="float32").eval()
     assert model.num_parameters() < 2e6
     limits = {name: getattr(setting, name) for name in ("max_prompt_length", "max_completion_length")}

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 from math import log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
     assert folders(cache) == []
 
 
-def _build_at_once(data: str, cache: str, barrier: object) -> list[tuple[str, float]]:
+def _build_at_once(data: str, cache: str, barrier: Any) -> list[tuple[str, float]]:
     barrier.wait()
     return open_catalogue(data, cache_dir=cache, progress=False).ranking("shirt")
 

@@ -80,7 +80,7 @@ def test_a_prompt_that_is_too_long_loses_its_history_with_and_without_skill() ->
 
 def test_compact_prompts_are_short(options: dict[str, Any]) -> None:
     small = load("webshop", template="compact", observation="compact", results_per_page=3, **options)
-    batch = small.factory.batch(1)
+    batch = small.factory.batch(1)  # ty: ignore[missing-attribute]
     (opening,) = batch.reset([0], [small.panel("test").rows[0]])
     assert opening.admissible == ("search[<your query>]",)
     (step,) = batch.step([0], ["search[henley shirt]"])
@@ -135,7 +135,7 @@ def buy_the_goal(suite: Suite, index: int = 0) -> Any:
     """Finds the goal's own product, chooses its options and buys it."""
     environment = suite.factory()
     environment.reset(goal_index=index)
-    goal = environment._session.goal
+    goal = environment._session.goal  # ty: ignore[missing-attribute]
     for action in (f"search[{goal['name']}]", f"click[{goal['asin']}]"):
         environment.step(action)
     for value in goal["goal_options"].values():
@@ -169,7 +169,7 @@ def test_validity_rules(options: dict[str, Any]) -> None:
 
 def test_a_batch_steps_like_single_environments_and_survives_a_bad_task(suite: Suite) -> None:
     rows = [dict(row) for row in suite.tasks("test").select(range(4))]
-    batch, singles = suite.factory.batch(4, 60.0), [suite.factory() for _ in range(4)]
+    batch, singles = suite.factory.batch(4, 60.0), [suite.factory() for _ in range(4)]  # ty: ignore[missing-attribute]
     rows[2]["goal_index"] = 10**6
     openings = batch.reset([0, 1, 2, 3], rows)
     assert isinstance(openings[2], Failure) and "IndexError" in openings[2].message
