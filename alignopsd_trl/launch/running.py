@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import ModelConfig, get_peft_config, get_quantization_config
@@ -103,6 +104,7 @@ def _trainer(job: Job, callbacks: Sequence[TrainerCallback]) -> Any:
         args,
         environment_factory=job.suite.factory,
         train_dataset=job.tasks,
+        eval_dataset=Dataset.from_list([dict(row) for row in job.panel]) if args.eval_strategy != "no" else None,
         skill_bank=job.bank,
         encoder=job.encoder,
         peft_config=get_peft_config(model),
