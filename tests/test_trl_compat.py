@@ -35,6 +35,7 @@ METHODS = {
     "_get_train_sampler": ["self", "dataset"],
     "_save_checkpoint": ["self", "model", "trial"],
     "_save_rng_state": ["self", "output_dir"],
+    "_issue_warnings_after_load": ["self", "load_result"],
     "save_model": ["self", "output_dir", "_internal_call"],
     "push_to_hub": ["self", "commit_message", "blocking", "token", "revision"],
     "_push_from_checkpoint": ["self", "checkpoint_folder"],

@@ -49,6 +49,7 @@ OVERRIDES = {
     "_get_train_sampler": "an order of tasks that knows its epoch",
     "_run_epoch": "tells it; a run that has ended trains nothing when it is resumed",
     "_save_checkpoint": "what is ours goes into it first, the mark of a whole one comes last",
+    "_issue_warnings_after_load": "tied weights are not missing",
     "_save_rng_state": "all processes' files are there before that mark",
 }
 """Methods of TRL's trainer and its base classes that `trainer.AlignOPSDTrainer` overrides, with reasons."""
