@@ -556,6 +556,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         super()._save_rng_state(output_dir)
         self.processes.wait()
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Warns of weights that a checkpoint lacks; tied ones stand there once, under another name."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result)
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves as [`~transformers.Trainer`] does, but always the whole model; checkpoints keep the form of the launch
         configuration.

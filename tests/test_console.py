@@ -12,6 +12,7 @@ import pytest
 
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.rollout.metrics import SQUARES
+from alignopsd_trl.runs.files import write_text
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.statistics import Interval, share_of_tasks, wilson
 from alignopsd_trl.training.console import (
@@ -157,8 +158,12 @@ def _evaluation(won: list[bool]) -> dict[str, Any]:
     return {**row, **facts, "categories": {"even": row, "odd": row}, "outcomes": outcomes}
 
 
-def test_the_last_screen_pairs_before_and_after_by_task() -> None:
+def test_the_last_screen_pairs_before_and_after_by_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     folder = RunFolder(Path("outputs/x"), "0123")
+    left = ("run.json", "results.json", "log.jsonl", "trajectories/step_000000_rank000.parquet")
+    for name in (*left, "checkpoint-3/trainer_state.json", "model.safetensors"):
+        write_text(folder.path / name, "")
     before, after = _evaluation([False] * 20), _evaluation([True] * 10 + [False] * 10)
     screen = closing(before, after, folder)
     rows = {row.split("  ")[0]: row for row in screen.splitlines() if row}
@@ -166,6 +171,12 @@ def test_the_last_screen_pairs_before_and_after_by_task() -> None:
     assert screen.splitlines()[-1] == "where the credit went: alignopsd view outputs/x"
     assert "1 episodes failed" in screen and max(map(len, screen.splitlines())) <= 100
     assert closing(None, after, folder).count(" -") >= 4
+    assert "results.json, checkpoints, log.jsonl, trajectories/, the model are in outputs/x" in screen
+    for name in left:
+        (folder.path / name).unlink()
+    screen = closing(before, after, folder)
+    assert "checkpoints, the model are in" in screen and "run.json is gone: something removed files" in screen
+    assert "alignopsd view" not in screen
 
 
 def test_the_last_screen_counts_the_last_actions_of_lost_episodes_by_category() -> None:

@@ -17,9 +17,31 @@ from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 from alignopsd_trl.launch.running import opening_facts
+from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.scoring.kv_memory import SEVERAL, CacheLimits, cache_limits
 
 CPU = ["--use_cpu", "True"]
+
+
+def test_a_resumed_run_keeps_what_its_first_session_measured(tmp_path: Path) -> None:
+    own = {"environment": "webshop_tiny", "model_name_or_path": "tiny", "output_dir": str(tmp_path), "use_cpu": True}
+    run = {"id": "x", "configuration": {"bf16": True, "learning_rate": 7.0}, "sessions": [{"processes": 1}]}
+    write_json(tmp_path / "run.json", run)
+    resume = ["--resume_from_checkpoint", "True"]
+    for measured, flags, wanted in (
+        (False, resume, True),
+        (False, [], False),
+        (False, [*resume, "--bf16", "False"], False),
+        (True, [*resume, "--output_dir", str(tmp_path / "other")], True),
+    ):
+        _, config, _ = parse("own", flags, own | {"bf16": measured})
+        assert config.bf16 is wanted and config.learning_rate != 7.0
+
+
+@pytest.mark.parametrize("place", ["", " "])
+def test_an_empty_output_dir_is_refused(place: str) -> None:
+    with pytest.raises(ValueError, match="output_dir=.* is empty; name a folder"):
+        parse("webshop_tiny", [*CPU, "--output_dir", place])
 
 
 def test_paper_preset_has_the_papers_tables(tmp_path: Path) -> None:

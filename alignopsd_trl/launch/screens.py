@@ -66,7 +66,7 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     lines += [cut(line, width) for line in _lost(after["outcomes"])]
     lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")
     there = [name for name, pattern in _LEFT.items() if any(folder.path.glob(pattern))]
-    lines.append(f"\n{', '.join(there)} are in {folder.path}")
+    lines.append(f"\n{', '.join(there) or 'no files'} are in {folder.path}")
     if not (folder.path / RUN_FILE).is_file():
         lines.append(f"{RUN_FILE} is gone: something removed files of this folder under way, and only these are left")
     if _TURNS in there:
