@@ -52,9 +52,13 @@ def _is_ours(method: Callable[..., Any]) -> bool:
 
 
 def takes_seed(environment: Any) -> bool:
-    """Whether an environment's `reset` names ``seed``, or its attribute of this name says so."""
+    """Whether an environment's own `reset` names ``seed``, or its attribute of this name says so."""
     own = getattr(environment, "takes_seed", None)
-    return reset_names(type(environment), "seed") if own is None else own
+    return names_seed(type(environment)) if own is None else own
+
+
+def names_seed(kind: type[Any]) -> bool:
+    return "seed" in inspect.signature(kind.reset).parameters
 
 
 def takes_dynamics_seed(environment: Any) -> bool:

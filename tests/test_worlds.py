@@ -217,6 +217,19 @@ def test_adapters_take_turns_for_user_classes_and_not_for_waiting_clients() -> N
     assert open_batch(ToolEnvironment(waiting), 1).concurrent is True
     assert open_batch(ToolEnvironment({"a": waiting, "b": Tools}), 1).concurrent is False
     assert OpenEnvEnvironment(Tools, reward="sum").concurrent is True
+
+    async def search(query: str) -> str:
+        """Searches."""
+        return query
+
+    def count(query: str) -> str:
+        """Counts."""
+        return query
+
+    found = [ToolEnvironment(kind, tools).concurrent for kind, tools in ((None, [search]), (None, [search, count]))]
+    found += [ToolEnvironment(kind, [search]).concurrent for kind in (waiting, Tools)]
+    vars(count)["concurrent"] = True
+    assert [*found, ToolEnvironment(None, [count]).concurrent] == [True, False, True, False, True]
     batch = open_batch(ToolEnvironment(Tools), 4)
     batch.reset(range(4), [{"prompt": "go", "seed": 7}] * 4)
     said = [batch.step([slot], ["look()"])[0].observation for slot in (2, 0, 3, 1)]

@@ -23,7 +23,7 @@ from alignopsd_trl.environments.adapters.showing import (
 from alignopsd_trl.environments.adapters.types import check_arguments, is_address
 from alignopsd_trl.environments.adapters.waiting import OwnThread, settled
 from alignopsd_trl.environments.base import Ending, EnvironmentsDown, Opening, Projection, Step, text_of_error
-from alignopsd_trl.environments.declared import SHARED, concurrency, reset_names
+from alignopsd_trl.environments.declared import SHARED, concurrency, names_seed, reset_names
 from alignopsd_trl.environments.generators import kept
 
 Factory = Callable[[], Any]
@@ -67,8 +67,8 @@ class ToolEnvironment(AdaptedEnvironment):
         ValueError: for another ``format``, or a tool without a schema because types or a docstring are missing.
 
     Attributes:
-        concurrent: whether all classes declare that their calls may run at once (``concurrent = True``). Those of
-            functions alone take turns.
+        concurrent: whether all classes and functions declare that their calls may run at once (``concurrent = True``;
+            a coroutine function of ``tools`` does so by being one).
         environment: the object that plays this episode, which TRL passes to reward functions; `None` without one.
         messages (`list[dict]`): the prompt's messages, with the result of `reset` at their end.
     """
@@ -108,8 +108,9 @@ class ToolEnvironment(AdaptedEnvironment):
         self._seeded, self._iterations = seeded, max_tool_calling_iterations
         self.history_length = history_length
         self.max_turns = max_turns if self._iterations is None else self._iterations + 1
-        kinds = [kind for kind in self._pool.kinds.values() if kind is not type(None)]
-        self.concurrent = bool(kinds) and all(concurrency(kind) is True for kind in kinds)
+        bear = [concurrency(kind) is True for kind in self._pool.kinds.values() if kind is not type(None)]
+        bear += [inspect.iscoroutinefunction(tool) or concurrency(tool) is True for tool in tools]
+        self.concurrent = bool(bear) and all(bear)
         self._own: dict[Any, Any] = {}
         self._thread = OwnThread()
         self.messages: list[dict[str, Any]] = []
@@ -134,7 +135,7 @@ class ToolEnvironment(AdaptedEnvironment):
 
     @property
     def takes_seed(self) -> bool:
-        return any(reset_names(kind, "seed") for kind in self._pool.kinds.values() if hasattr(kind, "reset"))
+        return any(names_seed(kind) for kind in self._pool.kinds.values() if hasattr(kind, "reset"))
 
     @property
     def takes_dynamics_seed(self) -> bool:
