@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -50,19 +51,24 @@ class ValidatedBatch:
         self.openings_may_differ: bool = getattr(batch, "openings_may_differ", False)
         self.takes_dynamics_seed: bool = getattr(batch, "takes_dynamics_seed", False)
         self.thinks_freely: bool = getattr(batch, "thinks_freely", False)
+        self._steps: Counter[int] = Counter()  # of the present episodes, by slot
         for field, least in (("history_length", 0), ("max_turns", 1)):
             value = getattr(self, field)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"environment {name}: {field} must be an int of at least {least}, got {value!r}")
 
     def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
+        self._steps.update({slot: -self._steps[slot] for slot in slots})
         return [_admitted(opening_of, value) for value in self._batch.reset(slots, tasks)]
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
+        self._steps.update(slots)
         return [_admitted(step_of, value) for value in self._batch.step(slots, actions)]
 
     def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
-        return [_admitted(ending_of, value) for value in self._batch.finish(slots)] if slots else []
+        found = self._batch.finish(slots) if slots else []
+        checks = [partial(ending_of, turns=self._steps[slot]) for slot in slots]
+        return [_admitted(check, value) for check, value in zip(checks, found, strict=True)]
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection | Failure:
         return _admitted(projection_of, guarded(partial(self._batch.project, response, admissible)))
@@ -145,7 +151,7 @@ def step_of(value: Any) -> Step:
     )
 
 
-def ending_of(value: Any) -> Ending | None:
+def ending_of(value: Any, turns: int) -> Ending | None:
     if value is None:
         return None
     _instance("finish()", value, Ending, "reward=...")
@@ -156,8 +162,16 @@ def ending_of(value: Any) -> Ending | None:
         won=None if value.won is None else _flag("Ending.won", value.won),
         metrics=_numbers("Ending.metrics", value.metrics),
         info=_mapping("Ending.info", value.info),
-        turn_rewards=_numbers("Ending.turn_rewards", value.turn_rewards),
+        turn_rewards=_turn_rewards(value.turn_rewards, turns),
     )
+
+
+def _turn_rewards(value: Any, turns: int) -> Mapping[int, float]:
+    names = _mapping("Ending.turn_rewards", value)
+    wrong = [number for number in names if not isinstance(number, int) or number not in range(turns)]
+    if wrong:
+        raise Breach(f"Ending.turn_rewards names turn {_shown(wrong[0])}, and the episode has {turns}, from 0 on")
+    return _numbers("Ending.turn_rewards", value)
 
 
 def projection_of(value: Any) -> Projection:
@@ -225,7 +239,7 @@ def _mapping(field: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _numbers(field: str, value: Any) -> Mapping[str, float]:
+def _numbers(field: str, value: Any) -> Mapping[Any, float]:
     numbers = {name: _number(f"{field}[{name!r}]", number) for name, number in _mapping(field, value).items()}
     return value if all(type(number) in (bool, int, float) for number in value.values()) else numbers
 
