@@ -539,12 +539,6 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._upcoming.begin(epoch, kwargs["steps_trained_in_current_epoch"] if resumed else 0)
         super()._run_epoch(model, epoch, *args, **kwargs)
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Leaves tied weights out of the missing ones: a file holds them once."""
-        tied = getattr(self.model, "all_tied_weights_keys", {})
-        missing = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Saves the run's own state, then TRL's checkpoint."""
         with self.checkpoints.saving(self.state.global_step):

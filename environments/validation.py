@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -58,20 +59,25 @@ class ValidatedBatch:
         self.thinks_freely: bool = getattr(batch, "thinks_freely", False)
         self.concurrent: bool | str = getattr(batch, "concurrent", False)
         self._projects_itself: bool = getattr(batch, "projects_itself", True)
+        self._steps: Counter[int] = Counter()  # of the present episodes, by slot
         for field, least in (("history_length", 0), ("max_turns", 1)):
             value = getattr(self, field)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"environment {name}: {field} must be an int of at least {least}, got {value!r}")
 
     def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
+        self._steps.update({slot: -self._steps[slot] for slot in slots})
         own = [{name: copied(value) for name, value in task.items()} for task in tasks]  # it may write into them
         return [_admitted(opening_of, value) for value in self._batch.reset(slots, own)]
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
+        self._steps.update(slots)
         return [_admitted(step_of, value) for value in self._batch.step(slots, actions)]
 
     def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
-        return [_admitted(ending_of, value) for value in self._batch.finish(slots)] if slots else []
+        found = self._batch.finish(slots) if slots else []
+        checks = [partial(ending_of, turns=self._steps[slot]) for slot in slots]
+        return [_admitted(check, value) for check, value in zip(checks, found, strict=True)]
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection | Failure:
         call = partial(self._batch.project, response, admissible)
@@ -212,7 +218,7 @@ def step_of(value: Any) -> Step:
     )
 
 
-def ending_of(value: Any) -> Ending | None:
+def ending_of(value: Any, turns: int) -> Ending | None:
     if value is None:
         return None
     _instance("finish()", value, Ending, "reward=...")
@@ -223,8 +229,16 @@ def ending_of(value: Any) -> Ending | None:
         won=None if value.won is None else _flag("Ending.won", value.won),
         metrics=_numbers("Ending.metrics", value.metrics),
         info=_info("Ending.info", value.info),
-        turn_rewards=_numbers("Ending.turn_rewards", value.turn_rewards),
+        turn_rewards=_turn_rewards(value.turn_rewards, turns),
     )
+
+
+def _turn_rewards(value: Any, turns: int) -> Mapping[int, float]:
+    names = _mapping("Ending.turn_rewards", value)
+    wrong = [number for number in names if not isinstance(number, int) or number not in range(turns)]
+    if wrong:
+        raise Breach(f"Ending.turn_rewards names turn {_shown(wrong[0])}, and the episode has {turns}, from 0 on")
+    return _numbers("Ending.turn_rewards", value)
 
 
 def projection_of(value: Any) -> Projection:
@@ -329,7 +343,7 @@ def _plain(field: str, value: Any, depth: int) -> None:
 _KEYS = (str, int, float, type(None))
 
 
-def _numbers(field: str, value: Any) -> Mapping[str, float]:
+def _numbers(field: str, value: Any) -> Mapping[Any, float]:
     numbers = {name: _number(f"{field}[{name!r}]", number) for name, number in _mapping(field, value).items()}
     return value if all(type(number) in (bool, int, float) for number in value.values()) else numbers
 

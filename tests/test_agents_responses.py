@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from fakes.agent_play import GUESS, START, called, exact, number_of, played
+from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_tokenizer
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
+from alignopsd_trl.environments.adapters.agents.responses import messages_of
 
 openai = pytest.importorskip("openai")
 Row = Any
@@ -83,8 +85,8 @@ def thinking(text: str) -> str:
     return f"<think>\nPerhaps {number}.\n</think>\n\nI guess.{called(number)}{called(number + 1)}"
 
 
-@pytest.mark.parametrize("history", ["window", "conversation"])
-@pytest.mark.parametrize("say", [thinking, lambda text: called(number_of(text))], ids=["thinking", "calls"])
+@pytest.mark.parametrize("history", mostly_full(["conversation", "window"]))
+@pytest.mark.parametrize("say", mostly_full([thinking, lambda text: called(number_of(text))]))
 @pytest.mark.parametrize("agent", [by_items, by_previous, by_references])
 def test_responses_and_chats_have_the_same_prompts(agent: Any, say: Any, history: str) -> None:
     turns = []
@@ -100,6 +102,18 @@ def test_responses_and_chats_have_the_same_prompts(agent: Any, say: Any, history
             [[(turn.prompt_ids, turn.response_ids, turn.info["follows"]) for turn in one.turns] for one in found]
         )
     assert turns[0] == turns[1] and [one[2] for one in turns[0][0]] == [None, 0, 1]
+
+
+def test_messages_in_a_row_stay_apart_and_parts_of_one_come_together() -> None:
+    said = [{"role": "assistant", "content": text} for text in ("One.", "Two.")]
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    call = {"type": "function_call", "name": "guess", "arguments": "{}"}
+    calls = [{**call, "call_id": f"call_a_0_{number}"} for number in range(2)]
+    output = {"type": "function_call_output", "call_id": "call_a_0_0", "output": "no"}
+    found = messages_of([*said, thought, said[0], calls[0], output, calls[1], {**call, "call_id": "call_b_0_0"}], {})
+    assert [one["role"] for one in found] == ["assistant", "assistant", "assistant", "tool", "assistant"]
+    assert [one.get("content") for one in found[:3]] == ["One.", "Two.", "One."]
+    assert found[2]["reasoning_content"] == "Hm." and len(found[2]["tool_calls"]) == 2
 
 
 EVENTS = {

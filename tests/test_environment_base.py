@@ -240,6 +240,11 @@ def test_a_projection_and_an_ending_are_checked_too() -> None:
     batch.reset([0], ROWS[:1])
     assert "project() returned the tuple" in batch.project("left").message
     assert "Ending.reward is inf" in batch.finish([0])[0].message
+    for number, told in ((1, "names turn the int 1, and the episode has 1"), ("0", "the str '0'"), (-1, "-1")):
+        Odd.ending = staticmethod(lambda number=number: Ending(turn_rewards={number: 1.0}))
+        batch.reset([0], ROWS[:1])
+        batch.step([0], ["left"])
+        assert told in batch.finish([0])[0].message
     Odd.projection = staticmethod(lambda: Projection("a\ud800", True))
     assert "Projection.action has the lone surrogate" in batch.project("left").message
     Odd.projection = staticmethod(lambda: 1 / 0)

@@ -9,7 +9,10 @@ import json
 import math
 import re
 import shutil
+import socket
+import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -222,6 +225,19 @@ def test_paired_results_by_hand() -> None:
     assert (hats["tasks"], hats["success"]["mean"], hats["score"]["mean"]) == (2, 50.0, 50.0)
     assert (shoes["success"]["mean"], shoes["score"]["mean"]) == (0.0, -25.0)
     assert paired(result([True], [1]), None) is None
+
+
+def test_a_reader_who_leaves_prints_nothing(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    server = make_server(view_run(run), [0, 1])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for data in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: localhost:1\r\n\r\n"):
+        with socket.create_connection(server.server_address[:2]) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets on closing
+            connection.sendall(data)
+    time.sleep(0.3)
+    server.shutdown()
+    server.server_close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_served_step_by_step_on_loopback_alone(run: Path) -> None:

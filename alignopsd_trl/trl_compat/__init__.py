@@ -48,7 +48,6 @@ OVERRIDES = {
     "create_model_card": "a card of our own",
     "_get_train_sampler": "an order of tasks that knows its epoch",
     "_run_epoch": "tells it; a run that has ended trains nothing when it is resumed",
-    "_issue_warnings_after_load": "a file of tied weights lacks none",
     "_save_checkpoint": "what is ours goes into it first, the mark of a whole one comes last",
     "_issue_warnings_after_load": "tied weights are not missing",
     "_save_rng_state": "all processes' files are there before that mark",

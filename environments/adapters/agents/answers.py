@@ -18,7 +18,7 @@ def completion(body: Body, choices: Sequence[Mapping[str, Any]]) -> dict[str, An
         "id": f"chatcmpl-{name}",
         "object": "chat.completion",
         "created": 0,
-        "model": body.get("model", "policy"),
+        "model": body.get("model") or "policy",
         "choices": [_choice(name, place, one) for place, one in enumerate(choices)],
         "usage": spent | {"total_tokens": sum(spent.values())},
     }

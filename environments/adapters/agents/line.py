@@ -126,11 +126,10 @@ class Line:
         """Returns an answer that refuses: later and later to those who go on all the same, so that none spins."""
         self._refusals += 1
         answer: Future[Any] = Future()
-        later = 0.05 * 2.0 ** min(self._refusals - PATIENCE, 32)
-        if self._refusals <= PATIENCE:
+        if (beyond := self._refusals - PATIENCE) <= 0:
             settle(answer, error=error)
         else:
-            timer = threading.Timer(min(later, LONGEST_WAIT), settle, (answer, None, error))
+            timer = threading.Timer(min(0.02 * beyond, LONGEST_WAIT), settle, (answer, None, error))
             timer.daemon = True
             timer.start()
         return answer

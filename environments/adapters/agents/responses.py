@@ -111,12 +111,11 @@ def _add(messages: list[Message], item: Item) -> None:
         messages.append({"role": item["role"], "content": _blocks(item["content"])})
         return
     last: Message = _begun(messages, item) or {}
-    written = [name for name in ("reasoning_content", "content", "tool_calls") if last.get(name)]
-    if not last or (kind == "reasoning" and written) or (kind == "message" and written[1:]):
+    if not last or (kind != "function_call" and (last.get("content") or last.get("tool_calls"))):
         last = {"role": "assistant", "content": ""}
         messages.append(last)
     if kind == "reasoning":
-        last["reasoning_content"] = _thinking(item)
+        last["reasoning_content"] = last.get("reasoning_content", "") + _thinking(item)
     elif kind == "message":
         last["content"] = _blocks(item["content"])
     else:
@@ -196,7 +195,7 @@ def _output(body: Body, message: Item, name: str, status: str) -> Iterator[dict[
         content = [_part("output_text", message["content"])]
         yield {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": status, "content": content}
     for number, one in enumerate(calls):
-        call = {"type": "function_call", "call_id": one["id"], **one["function"], "status": status}
+        call = {"type": "function_call", "call_id": one["id"], **one["function"], "status": "completed"}
         yield {"id": f"fc_{name}_{number}", **call}
 
 

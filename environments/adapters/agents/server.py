@@ -21,7 +21,6 @@ from alignopsd_trl.environments.adapters.agents.refusal import Refused
 LARGEST = 1 << 26  # bytes of a body
 SILENCE = 60.0  # seconds between two parts of a body
 STRANGERS_WAIT = 0.1  # seconds until a wrong key is told, so that none spins
-GONE = (ConnectionError, TimeoutError)
 
 
 class Server(ThreadingHTTPServer):
@@ -69,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 3600  # of a connection that says nothing
 
     def handle(self) -> None:
-        with suppress(*GONE):  # a client that leaves says so by that alone
+        with suppress(OSError):  # a client that leaves says so by that alone
             super().handle()
 
     def _serve(self) -> None:
