@@ -18,6 +18,8 @@ from datasets import load_dataset
 from equal_runs import assert_same_run, records_of
 from fakes.toy_suite import arguments, save_policy
 
+from alignopsd_trl.records import read_file
+
 pytestmark = pytest.mark.full
 
 HERE = Path(__file__).parent
@@ -104,6 +106,18 @@ def test_the_folder_of_a_run_is_one_table(runs: Runs) -> None:
     assert files == [f"step_{step:06d}_rank000.parquet" for step in range(5)]
     assert len(table) == len(records_of(runs.root / "whole"))
     assert set(table["run"]) == {json.loads((runs.root / "whole" / "run.json").read_text())["id"]}
+
+
+def test_a_run_keeps_the_dialogues_of_its_evaluations(runs: Runs) -> None:
+    for when in ("before", "after"):
+        outcomes = json.loads((runs.root / "whole" / f"evaluation_{when}.json").read_text())["outcomes"]
+        turns = read_file(runs.root / "whole" / f"evaluation_{when}.parquet")
+        assert {task: list(part.turn) for task, part in turns.groupby("task_id")} == {
+            one["task_id"]: list(range(one["turns"])) for one in outcomes
+        }
+        ends = turns.groupby("task_id").last()
+        assert all(ends.action[one["task_id"]][:200] == one["last_action"] for one in outcomes)
+        assert (turns.prompt.notna() == (turns.turn == 0)).all() and turns.response.notna().all()
 
 
 def test_another_run_is_refused_with_the_difference(runs: Runs) -> None:

@@ -234,7 +234,7 @@ function grid() {
   const chooser = make("select", { "data-keep": "measure", onchange: (event) => { measure = event.target.value; draw(); } }, known.map((name) => make("option", { value: name, selected: name === measure }, labelOf(name))));
   const which = make("select", { "data-keep": "arcs", onchange: (event) => { arcs = event.target.value; draw(); } }, ["selected", "all", "none"].map((name) => make("option", { value: name, selected: name === arcs }, `matches: ${name}`)));
   const matched = task.rollouts.some((one) => one.turns.some((turn) => turn.sources.length));
-  return make("section", { class: "siblings" }, make("div", {}, "colour ", chooser, " ", matched ? which : null), make("p", { class: "text" }, make("b", {}, `${nameOf(task)}${task.category ? ` · ${task.category}` : ""}  `), task.task_text || ""),
+  return make("section", { class: "siblings" }, make("div", {}, known.length ? ["colour ", chooser, " "] : null, matched ? which : null), make("p", { class: "text" }, make("b", {}, `${nameOf(task)}${task.category ? ` · ${task.category}` : ""}  `), task.task_text || ""),
     legend(scale, task, matched), make("div", { class: "grid" }, names, svg));
 }
 
