@@ -202,7 +202,7 @@ def test_a_models_own_generation_config_shapes_no_sampling(
     first = next(iter(TASTES[taste]))
     assert _drawn(model, tokenizer, temperature) == wanted
     assert _drawn(model, tokenizer, temperature) == wanted
-    assert caplog.text.count(f"{first}=") == 1 and "only the run's own options do" in caplog.text
+    assert caplog.text.count("only the run's own options do") == 1 and f"{first}=" in caplog.text
     assert getattr(model.generation_config, first) == TASTES[taste][first], "what is saved stays the model's own"
 
 
