@@ -598,7 +598,11 @@ def test_a_reward_that_may_be_anybodys_asks_whose_it_is() -> None:
         client.reward(1.0)
         return 0.0
 
-    found = played(AgentEnvironment(agent, format="text"), siblings=1)
+    def say(text: str) -> str:
+        time.sleep(0.3)  # both threads have asked
+        return "1"
+
+    found = played(AgentEnvironment(agent, format="text"), say=say, siblings=1)
     assert found[0].failed and "client.reward(value, answer)" in found[0].message
 
 
