@@ -81,18 +81,23 @@ class Conversation:
         it, thinking, content and calls apart.
 
         Raises:
-            ValueError: if the template shows the reply to neither.
+            TemplateError, ValueError: if the template refuses both.
         """
-        told: Exception | None = None
-        plain = {"role": "assistant", "content": kept}
-        for make in (lambda: plain, lambda: self._renderer.parsed(self.ids, response, self._tools)):
-            try:
-                message = make()
-                if self._renderer.shows(self._chat([*self._turns, [message, *reply]]), reply):
-                    return message
-            except (TemplateError, TypeError, ValueError) as error:
-                told = error
-        raise ValueError(f"the chat template shows no later turn: {told or 'it drops the reply to a response'}")
+        plain: Message = {"role": "assistant", "content": kept}
+        refusal: Exception | None = None
+        try:
+            if self._renderer.shows(self._chat([*self._turns, [plain, *reply]]), reply):
+                return plain
+        except (TemplateError, TypeError) as error:
+            refusal = error
+        try:
+            parts = self._renderer.parsed(self.ids, response, self._tools)
+            if self._renderer.shows(self._chat([*self._turns, [parts, *reply]]), reply):
+                return parts
+        except (TemplateError, TypeError, ValueError) as error:
+            if refusal is not None:
+                raise ValueError(f"{refusal} ({error})") from error
+        return plain
 
     def _by_template(self, response: list[int], said: str, end: str) -> list[int] | None:
         """Returns the ids to append if the template leaves the dialogue so far unchanged, else `None`."""

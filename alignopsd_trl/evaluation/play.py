@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.chat.trial import check_template, notes_of
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
@@ -21,6 +23,7 @@ from alignopsd_trl.turns import Trajectory
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module, seed: int) -> Generator[None]:
@@ -131,6 +134,9 @@ def evaluate(
             f"{factory.__name__} has no get_reward(), so that there is nothing to report; pass ToolEnvironment(..., "
             "score=lambda environment: ...)"
         )
+    check_template(tokenizer, playing, getattr(getattr(factory, "prompt", None), "native", False))
+    for told in notes_of(tokenizer, playing, ends):
+        logger.warning(told)
     environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
     player = make_player(
         environments,
