@@ -29,6 +29,7 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string", "descript
 def family(name: str) -> PreTrainedTokenizerBase:
     """A token a byte and one for each tag of a template; those with a bar are special, as they mostly are."""
     tokenizer = chat_tokenizer(name)
+    tokenizer.bos_token = "<|endoftext|>"
     tags = dict.fromkeys(TAG.findall(str(tokenizer.chat_template)))
     tokenizer.add_tokens([AddedToken(one, special="|" in one, normalized=False) for one in tags])
     for end in ("<|return|>", "<|eot_id|>", "<end_of_turn>", "<turn|>"):
@@ -112,7 +113,9 @@ REFUSED = "{% for m in messages %}{% if m['role'] == 'assistant' %}{{ raise_exce
 def test_a_template_that_can_not_be_played_with_is_refused(template: str, message: str) -> None:
     tokenizer = chat_tokenizer()
     tokenizer.chat_template = template
-    with pytest.raises(ValueError, match=f"chat template can't be played with: .*{message}.*set tokenizer.chat_template"):
+    with pytest.raises(
+        ValueError, match=f"chat template can't be played with: .*{message}.*set tokenizer.chat_template"
+    ):
         check_template(tokenizer, PlayOptions(history="conversation"))
 
 

@@ -52,8 +52,8 @@ class PlayOptions:
         for name in self.chat_template_kwargs or ():
             if name in OWN_KWARGS or name.startswith("return_"):
                 raise ValueError(
-                    f"chat_template_kwargs has {name!r}, which playing sets itself; leave it out, and give variables of "
-                    "the chat template, such as enable_thinking"
+                    f"chat_template_kwargs has {name!r}, which playing sets itself; leave it out; the chat template's "
+                    "own variables go here, such as enable_thinking"
                 )
 
     @classmethod

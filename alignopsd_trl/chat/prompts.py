@@ -132,7 +132,7 @@ class Renderer:
         self._prompt: Any = prompt  # with optional methods
         self.options = options
         self._kwargs = dict(options.chat_template_kwargs or {})
-        self.marks, self.end_id = marks_of(tokenizer, options.thinking_tags), getattr(tokenizer, "eos_token_id", None)
+        self.marks, self.end_id = marks_of(tokenizer, options.thinking_tags), self._tokenizer.eos_token_id
         self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
         self.converses = options.history == "conversation"
         self._known: dict[str, array[int]] = {}
@@ -190,8 +190,8 @@ class Renderer:
             ValueError: if neither the tokenizer nor TRL has a parser for it.
         """
         add_parser(self._tokenizer)
-        told = {"prefix": list(prompt), "tools": list(tools) or None}
-        message = parse_message(self._tokenizer, list(response), **told) if response else {"content": ""}
+        given = self._tokenizer, list(response), list(prompt), list(tools) or None
+        message = parse_message(*given) if response else {"content": ""}
         return {**as_text(message, self.marks), "role": "assistant"}
 
     def tokens(self, text: str, after: Sequence[int] = ()) -> list[int]:

@@ -158,7 +158,9 @@ def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
     try:
         add_parser(tokenizer)
     except ValueError as error:
-        raise ValueError(f"format='native' needs to read the calls that a model writes, and {error}, or {remedy}") from None
+        raise ValueError(
+            f"format='native' needs to read the calls that a model writes, and {error}, or {remedy}"
+        ) from None
 
 
 def add_parser(tokenizer: PreTrainedTokenizerBase) -> None:

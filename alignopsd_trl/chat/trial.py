@@ -94,6 +94,6 @@ def notes_of(tokenizer: PreTrainedTokenizerBase, options: PlayOptions, ends: Col
     end = re.match(f"({renderer.marks.pattern})+", after)
     if end and not {*renderer.tokens(end[0])} & {*ends}:
         yield (
-            f"responses run on past {end[0]!r}, with which the chat template ends a turn: it is no end token; add its id, "
-            f"{renderer.tokens(end[0])[-1]}, to generation_config.eos_token_id"
+            f"responses run on past {end[0]!r}, with which the chat template ends a turn: it is no end token; add its "
+            f"id, {renderer.tokens(end[0])[-1]}, to generation_config.eos_token_id"
         )

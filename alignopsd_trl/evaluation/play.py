@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module, seed: int) -> Generator[None]:
     """Sets evaluation mode and a random seed; restores the model's mode and the random state afterwards."""
