@@ -20,7 +20,9 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.reading import require_tools
+from alignopsd_trl.chat.trial import check_template, notes_of
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.model_files import beyond_positions, check_architecture
 from alignopsd_trl.checks.settings import changes_nothing
@@ -221,6 +223,11 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise ValueError(f"the weights of model={name!r} are not finite; copy it again, or take an earlier one")
         if is_adapted(self._factory) and self._factory.prompt.native:
             require_tools(self.processing_class)
+        options = PlayOptions.of(self.args)
+        check_template(self.processing_class, options, is_adapted(self._factory) and self._factory.prompt.native)
+        for told in notes_of(self.processing_class, options, self.eos_token_ids):
+            if self.accelerator.is_main_process:
+                show_note(told)
 
     def _load_privileged(self, skill_bank: SkillSpec | None, encoder: Any) -> None:
         with loaded_whole():

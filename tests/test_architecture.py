@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "statistics": (),
     "writer": (),
     "skills": ("encoder", "options", "skills"),
-    "privileged": ("chat.prompts", "privileged", "skills", "turns", "writer"),
+    "privileged": ("chat.foreign", "chat.prompts", "privileged", "skills", "turns", "writer"),
     "config": ("chat.options", "options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
     "rollout": ("turns", "chat", "rollout"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.pieces import KINDS, tokenizer_of
 from fakes.toy import TEMPLATE, Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 from fakes.trainers import make_config, make_trainer
 
@@ -255,3 +256,24 @@ def test_walks_need_a_window(tmp_path: Path) -> None:
         run_measure([*flags, "--set", "history=conversation"])
     with pytest.raises(ValueError, match="monte_carlo.*replays actions"):
         make_trainer(tmp_path, factory=ToyEnvironment, method="monte_carlo", history="conversation")
+
+
+@pytest.mark.parametrize("past_thinking", ["template", "keep"])
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dialogue_is_tokenised_as_the_template_tokenises_it_whole(kind: str, ended: bool, past_thinking: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    options = PlayOptions(500, history="conversation", past_thinking=past_thinking)
+    renderer, end = Renderer(tokenizer, ToyPrompt(), options), tokenizer.eos_token_id
+    messages = [{"role": "user", "content": "you seek nine"}]
+    talk = Conversation(renderer, list(messages), renderer.encode([messages])[0])
+    for word in ("two", "three left"):
+        messages += [{"role": "assistant", "content": "go left"}, {"role": "user", "content": word}]
+        whole = renderer.encode([messages])[0]
+        response = whole[len(talk.ids) : whole.index(end, len(talk.ids)) + ended]
+        talk.go_on(response, word, [end])
+        if renderer.decode(response).removesuffix("<|im_end|>") == "go left":
+            assert talk.ids == whole
+        else:
+            assert kind.endswith("always") or kind in ("wordpiece", "prepending"), "others give the text back"
+            talk = Conversation(renderer, list(messages), whole)

@@ -13,6 +13,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from copy import copy
 
+from jinja2 import TemplateError
+
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, Shown, messages_of, tools_of
 from alignopsd_trl.chat.thinking import closes_thinking, without_thinking
@@ -63,7 +65,7 @@ class Conversation:
         said = self._renderer.decode(response[:-1] if ended else response)
         end = self._renderer.decode(response[-1:]) if ended else ""
         kept = without_thinking(said, self._tags) if self._past_thinking == "drop" else said
-        self._turns.append([{"role": "assistant", "content": kept}, *messages_of(reply)])
+        self._turns.append([self._message(response, kept, messages_of(reply)), *messages_of(reply)])
         part = self._by_template(list(response), said, end) if self._past_thinking == "template" else None
         if self._past_thinking != "template" and not self._thinks_in_prompt(said):
             part = self._by_mark(list(response), said, kept, end)
@@ -74,23 +76,48 @@ class Conversation:
             if self._parts is not None:
                 self._parts.append(part)
 
+    def _message(self, response: Sequence[int], kept: str, reply: Sequence[Message]) -> Message:
+        """Returns a response as a message: its text, or, where the template refuses that or does not show the reply to
+        it, thinking, content and calls apart.
+
+        Raises:
+            TemplateError, ValueError: if the template refuses both.
+        """
+        plain: Message = {"role": "assistant", "content": kept}
+        refusal: Exception | None = None
+        try:
+            if self._renderer.shows(self._chat([*self._turns, [plain, *reply]]), reply):
+                return plain
+        except (TemplateError, TypeError) as error:
+            refusal = error
+        try:
+            parts = self._renderer.parsed(self.ids, response, self._tools)
+            if self._renderer.shows(self._chat([*self._turns, [parts, *reply]]), reply):
+                return parts
+        except (TemplateError, TypeError, ValueError) as error:
+            if refusal is not None:
+                raise ValueError(f"{refusal} ({error})") from error
+        return plain
+
     def _by_template(self, response: list[int], said: str, end: str) -> list[int] | None:
         """Returns the ids to append if the template leaves the dialogue so far unchanged, else `None`."""
         before = self._renderer.text(self._chat(self._turns[:-1])) if self._shown is None else self._shown
         after = self._shown = self._renderer.text(self._chat(self._turns))
         if after.startswith(before + said):
-            return response + self._renderer.tokens(after[len(before) + len(said) :].removeprefix(end))
-        return self._renderer.tokens(after[len(before) :]) if after.startswith(before) else None
+            rest = after[len(before) + len(said) :].removeprefix(end)
+            return response + self._renderer.tokens(rest, self.ids + response)
+        return self._renderer.tokens(after[len(before) :], self.ids) if after.startswith(before) else None
 
     def _by_mark(self, response: list[int], said: str, kept: str, end: str) -> list[int] | None:
         """Returns the ids to append even if the template changes past responses: a mark in the response's place shows
         where the rest begins. `None` if the mark is lost."""
-        (_, *reply) = self._turns[-1]
-        marked = [*self._turns[:-1], [{"role": "assistant", "content": _MARK}, *reply]]
+        (message, *reply) = self._turns[-1]
+        marked = [*self._turns[:-1], [{**message, "content": _MARK}, *reply]]
         before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)
-        if len(rest) != 1:
+        if len(rest) != 1 or message["content"] != kept:
             return None
-        return self._cut(response, said, kept) + self._renderer.tokens(rest[0].removeprefix(end))
+        ids = self._cut(response, said, kept)
+        return ids + self._renderer.tokens(rest[0].removeprefix(end), self.ids + ids)
 
     def _cut(self, response: list[int], said: str, kept: str) -> list[int]:
         """Returns the tokens of the kept end of a response: the sampled ones if a token begins there."""
@@ -100,7 +127,7 @@ class Conversation:
         first = bisect_left(range(len(response)), len(dropped), key=lambda count: len(decode(response[:count])))
         if dropped + kept == said and decode(response[:first]) == dropped:
             return response[first:]
-        return self._renderer.tokens(kept + decode(response).removeprefix(said))
+        return self._renderer.tokens(kept + decode(response).removeprefix(said), self.ids)
 
     def _thinks_in_prompt(self, said: str) -> bool:
         """Whether the thinking to drop was opened by the generation prompt, which is in the ids already."""

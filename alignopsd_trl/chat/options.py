@@ -9,6 +9,9 @@ from typing import Any
 
 from alignopsd_trl.options import as_mapping
 
+OWN_KWARGS = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "continue_final_message")
+OWN_KWARGS += ("tokenize", "padding", "truncation", "max_length", "tokenizer_kwargs", "processor_kwargs")
+"""Arguments of a tokenizer's ``apply_chat_template`` that playing gives itself, as those that begin with return_."""
 THINK = ("<think>", "</think>")
 """The tags between which a model thinks by default."""
 
@@ -30,7 +33,8 @@ class PlayOptions:
         chat_template_kwargs: handed to the chat template.
 
     Raises:
-        ValueError: for ``thinking_tags`` that are no opening and closing tag.
+        ValueError: for ``thinking_tags`` that are no opening and closing tag, and for ``chat_template_kwargs`` that are
+            no variables of a chat template.
     """
 
     max_prompt_length: int = field(default=4096, metadata={"type": int})
@@ -45,6 +49,12 @@ class PlayOptions:
             raise ValueError(f"thinking_tags={self.thinking_tags!r} must be an opening and a closing tag")
         object.__setattr__(self, "thinking_tags", tuple(self.thinking_tags))
         object.__setattr__(self, "chat_template_kwargs", as_mapping(self.chat_template_kwargs) or None)
+        for name in self.chat_template_kwargs or ():
+            if name in OWN_KWARGS or name.startswith("return_"):
+                raise ValueError(
+                    f"chat_template_kwargs has {name!r}, which playing sets itself; leave it out; the chat template's "
+                    "own variables go here, such as enable_thinking"
+                )
 
     @classmethod
     def of(cls, config: Any) -> PlayOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +10,11 @@ from os.path import commonprefix
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from trl.chat_template_utils import parse_response as parse_message
 
+from alignopsd_trl.chat.foreign import as_text, marks_of
 from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.chat.reading import add_parser
 from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View, Wishes
 
 
@@ -128,27 +132,34 @@ class Renderer:
         self._prompt: Any = prompt  # with optional methods
         self.options = options
         self._kwargs = dict(options.chat_template_kwargs or {})
+        self.marks, self.end_id = marks_of(tokenizer, options.thinking_tags), self._tokenizer.eos_token_id
         self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
         self.converses = options.history == "conversation"
         self._known: dict[str, array[int]] = {}
         self._held = 0
 
     def show(self, view: View, skill: str) -> Rendered:
-        """Renders a view by the environment's prompt.
+        """Renders a view by the environment's prompt, without control tokens.
 
         Raises:
             TypeError: if the result is neither a text nor messages.
         """
-        return checked(self._prompt.render(view, skill), f"{type(self._prompt).__name__}.render")
+        return self._foreign(self._prompt.render(view, skill), "render")
 
     def reply(self, view: View) -> Rendered:
         """Returns what a later turn adds to a conversation: the prompt's own ``reply(view)`` if it has one, else the
         observation and the admissible actions."""
         own = getattr(self._prompt, "reply", None)
         if own is not None:
-            return checked(own(view), f"{type(self._prompt).__name__}.reply")
+            return self._foreign(own(view), "reply")
         offered = f"\n\nAdmissible actions: [{', '.join(view.admissible)}]" if view.admissible else ""
-        return view.observation + offered
+        return self._foreign(view.observation + offered, "reply")
+
+    def _foreign(self, prompt: Any, method: str) -> Rendered:
+        shown = checked(prompt, f"{type(self._prompt).__name__}.{method}")
+        if isinstance(shown, Chat):
+            return Chat(as_text(shown.messages, self.marks), as_text(shown.tools, self.marks))
+        return as_text(shown, self.marks)
 
     @property
     def asks(self) -> bool:
@@ -160,15 +171,36 @@ class Renderer:
         number = view.step_count
         return self._prompt.wishes(view) if self.asks else Wishes(number, number - 1 if number else None)
 
-    def text(self, prompt: Rendered) -> str:
-        """Renders a prompt by the chat template, as text."""
+    def text(self, prompt: Rendered, asks: bool = True) -> str:
+        """Renders a prompt by the chat template, as text; with its generation prompt if it ``asks`` for a response."""
         tools: dict[str, Any] = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
         return self._tokenizer.apply_chat_template(
-            messages_of(prompt), **tools, add_generation_prompt=True, tokenize=False, **self._kwargs
+            messages_of(prompt), **tools, add_generation_prompt=asks, tokenize=False, **self._kwargs
         )
 
-    def tokens(self, text: str) -> list[int]:
-        """Tokenises a piece of rendered text."""
+    def shows(self, prompt: Rendered, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the rendered prompt has the texts of the messages, perhaps as JSON."""
+        shown, texts = self.text(prompt), [str(one.get("content") or "").strip() for one in messages]
+        return all(one in shown or json.dumps(one, ensure_ascii=False)[1:-1] in shown for one in texts)
+
+    def parsed(self, prompt: Sequence[int], response: Sequence[int], tools: Sequence[Any]) -> dict[str, Any]:
+        """Returns a response as a message of thinking, content and tool calls, without control tokens.
+
+        Raises:
+            ValueError: if neither the tokenizer nor TRL has a parser for it.
+        """
+        add_parser(self._tokenizer)
+        given = self._tokenizer, list(response), list(prompt), list(tools) or None
+        message = parse_message(*given) if response else {"content": ""}
+        return {**as_text(message, self.marks), "role": "assistant"}
+
+    def tokens(self, text: str, after: Sequence[int] = ()) -> list[int]:
+        """Tokenises a piece of rendered text as the tokenizer does in the text of the tokens ``after`` which it stands:
+        many mark the beginning of a text by a token."""
+        before = self.decode(after[-1:]) if after else ""
+        ahead, both = (self._tokenizer(one, add_special_tokens=False)["input_ids"] for one in (before, before + text))
+        if both[: len(ahead)] == ahead:
+            return both[len(ahead) :]
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -155,11 +155,25 @@ def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
             "format='native' needs a chat template that shows tools, their calls and what they return, and this "
             f"tokenizer's does not; set tokenizer.chat_template to one that does, or {remedy}"
         )
+    try:
+        add_parser(tokenizer)
+    except ValueError as error:
+        raise ValueError(
+            f"format='native' needs to read the calls that a model writes, and {error}, or {remedy}"
+        ) from None
+
+
+def add_parser(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Gives a tokenizer TRL's parser of responses to its chat template, unless it has one.
+
+    Raises:
+        ValueError: if TRL has none.
+    """
     if getattr(tokenizer, "response_template", None) is None and getattr(tokenizer, "response_schema", None) is None:
         try:
             add_response_schema(tokenizer)
         except ValueError as error:
             raise ValueError(
-                "format='native' needs to read the calls that this chat template lets the model write, and neither the "
-                f"tokenizer nor TRL has a parser for it; set tokenizer.response_template, or {remedy}"
+                "neither the tokenizer nor TRL has a parser for what this chat template lets the model write; set "
+                "tokenizer.response_template"
             ) from error

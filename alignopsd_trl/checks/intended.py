@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 
 from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.chat.trial import check_template
 from alignopsd_trl.checks import tasks
 from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.model_files import check_architecture
@@ -115,7 +116,8 @@ def _settings(run: Intended) -> None:
 
 
 def _model(run: Intended) -> None:
-    _ = run.tokenizer
+    if run.tokenizer is not None:
+        check_template(run.tokenizer, PlayOptions.of(run.args))
 
 
 def _skills(run: Intended) -> None:

@@ -13,6 +13,7 @@ import torch
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.chat.reading import require_tools
+from alignopsd_trl.chat.trial import check_template
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.environments.base import Failure, Opening, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
@@ -114,6 +115,8 @@ def check_first_prompts(
         ) from error
     finally:
         batch.close()
+    if getattr(batch.prompt, "native", False):
+        check_template(tokenizer, options, native=True)
     failed = [one.message for one in openings if isinstance(one, Failure)]
     if len(failed) == len(rows):
         raise ValueError(f"none of the first tasks opens; {rows[0]['task_id']!r}: {failed[0]}; mend reset()")

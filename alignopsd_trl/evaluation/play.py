@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,6 +15,7 @@ import torch
 from accelerate.utils import set_seed
 
 from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.chat.trial import check_template, notes_of
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
@@ -26,6 +28,8 @@ from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -146,6 +150,9 @@ def evaluate(
             f"{factory.__name__} has no get_reward(), so that there is nothing to report; pass ToolEnvironment(..., "
             "score=lambda environment: ...)"
         )
+    check_template(tokenizer, playing, getattr(getattr(factory, "prompt", None), "native", False))
+    for told in notes_of(tokenizer, playing, ends):
+        logger.warning(told)
     environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
     player = make_player(
         environments,

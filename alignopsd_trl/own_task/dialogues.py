@@ -57,7 +57,7 @@ def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -
         if talk.ids[: len(ids)] != ids:
             yield {**row, "input_ids": ids, "completion_mask": mask}
             ids, mask = [], []
-        response = [*renderer.tokens(rest[0]["content"]), end]
+        response = [*renderer.tokens(rest[0]["content"], talk.ids), end]
         mask += [0] * (len(talk.ids) - len(ids)) + [1] * len(response)
         ids = [*talk.ids, *response]
         later = next((place for place, one in enumerate(rest) if place and one["role"] == "assistant"), len(rest))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.foreign import as_text, marks_of
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.privileged.source import PrivilegedSource
 from alignopsd_trl.turns import Trajectory, Turn
@@ -74,18 +74,6 @@ class Bounds:
     def __call__(self, text: str) -> str:
         text = as_text(text.strip(), self._marks)
         return cut(text, lambda part: len(self._tokenizer(part, add_special_tokens=False)["input_ids"]), self._budget)
-
-
-def marks_of(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """Makes a pattern of the special and added tokens that a tokenizer parses in any text."""
-    added = {str(one) for one in tokenizer.added_tokens_decoder.values()} | set(tokenizer.all_special_tokens)
-    marks = sorted((one for one in added if len(one) > 1 and not one[0].isalnum()), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, marks)) or r"(?!)")
-
-
-def as_text(text: str, marks: re.Pattern[str]) -> str:
-    """Breaks up marks, so that they are encoded as text: ``<|im_end|>`` becomes ``< |im_end|>``."""
-    return marks.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
 
 def cut(text: str, count: Callable[[str], int], budget: int) -> str:
