@@ -31,7 +31,7 @@ again, and the run resumed. The last column is the largest difference of a log-p
 | --- | --- | --- | --- | --- | --- | --- |
 """
 NOTES = """
-- Mixtures of experts with a balancing loss need `router_aux_loss_coef=0.0`; else they are refused before the weights are
+- Mixtures of experts with a balancing loss need `router_aux_loss_coef=0.0`; else they are refused before weights are
   loaded. DeepSeek-V3's native calls are refused: neither its tokenizer nor TRL reads them; `format="text"` works.
 - Only Llama, Qwen2 and Qwen3 encode a shared prompt once; the others sample by transformers' `generate` without vLLM.
 - Where the encoding of positions changes with the row's length (`longrope`, dynamic RoPE), or positions are learned
