@@ -31,7 +31,8 @@ again, and the run resumed. The last column is the largest difference of a log-p
 | --- | --- | --- | --- | --- | --- | --- |
 """
 NOTES = """
-- Mixtures of experts need `router_aux_loss_coef=0.0`; without it they are refused before the weights are loaded.
+- Mixtures of experts with a balancing loss need `router_aux_loss_coef=0.0`; else they are refused before weights are
+  loaded. DeepSeek-V3's native calls are refused: neither its tokenizer nor TRL reads them; `format="text"` works.
 - Only Llama, Qwen2 and Qwen3 encode a shared prompt once; the others sample by transformers' `generate` without vLLM.
 - Where the encoding of positions changes with the row's length (`longrope`, dynamic RoPE), or positions are learned
   (GPT-2), `max_prompt_length` and the longest response must stay within the positions that the model was made for, and
@@ -49,6 +50,8 @@ def tried(policy: Path, folder: Path, kind: str, differences: list[float]) -> st
             print(f"{folder}: {type(error).__name__}: {error}", file=sys.stderr)
             return f"no: {type(error).__name__}"
     differences.append(found["log-probs"])
+    if found["log-probs"] > 1e-4:
+        return "log-probs differ"
     return "yes" if kind != "calls" or found["calls"] else "no call was read"
 
 
