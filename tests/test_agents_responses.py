@@ -12,7 +12,8 @@ from fakes.tool_classes import chat_tokenizer
 from alignopsd_trl.environments.adapters import AgentEnvironment
 
 openai = pytest.importorskip("openai")
-Row, Client = Any, Any
+Row = Any
+Client = Any
 FLAT = {
     **{name: GUESS["function"][name] for name in ("parameters", "strict", "name", "description")},
     "type": "function",
