@@ -6,7 +6,7 @@ from google.adk.runners import InMemoryRunner
 
 from agent_programs.game import ORDERS, REQUEST, Game
 
-LOSES = ()
+LOSES = (ValueError, TypeError, AttributeError)
 
 
 async def agent(row, client):
