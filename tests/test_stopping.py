@@ -27,7 +27,11 @@ cli.main(["push"])
 
 def _stopped(number: int, *before: str, code: str = WAITS) -> tuple[int, str]:
     process = subprocess.Popen(
-        [*before, sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*before, sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # the tests' own parent may ignore it
     )
     assert process.stdout is not None and process.stdout.readline() == "waits\n"
     process.send_signal(number)

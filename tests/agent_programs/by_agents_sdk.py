@@ -1,14 +1,6 @@
-"""The OpenAI Agents SDK."""
+"""The OpenAI Agents SDK, with its default model."""
 
-from agents import (
-    Agent,
-    MaxTurnsExceeded,
-    ModelBehaviorError,
-    OpenAIChatCompletionsModel,
-    RunConfig,
-    Runner,
-    function_tool,
-)
+from agents import Agent, MaxTurnsExceeded, ModelBehaviorError, OpenAIProvider, RunConfig, Runner, function_tool
 
 from agent_programs.game import ORDERS, REQUEST, Game
 
@@ -17,7 +9,7 @@ LOSES = (ModelBehaviorError, MaxTurnsExceeded)
 
 async def agent(row, client):
     game = Game(row["number"])
-    model = OpenAIChatCompletionsModel(model="policy", openai_client=client.openai)
-    player = Agent(name="player", instructions=ORDERS, tools=[function_tool(game.guess)], model=model)
-    await Runner.run(player, REQUEST, max_turns=8, run_config=RunConfig(tracing_disabled=True))
+    player = Agent(name="player", instructions=ORDERS, tools=[function_tool(game.guess)], model="policy")
+    config = RunConfig(model_provider=OpenAIProvider(openai_client=client.openai), tracing_disabled=True)
+    await Runner.run(player, REQUEST, max_turns=8, run_config=config)
     return game.reward

@@ -2,6 +2,14 @@
 
 ORDERS = "You find numbers. Call a tool in each message."
 REQUEST = "Find the number between 1 and 10."
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "guess",
+        "description": "Guess the number.",
+        "parameters": {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]},
+    },
+}
 
 
 class Game:
