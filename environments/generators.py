@@ -3,7 +3,8 @@
 Much code draws from `random`, `numpy.random` and torch without a generator of its own. Where the environments of a
 process take turns, each episode has these generators to itself: seeded from its seed, and in the state in which its
 last call left them. Afterwards the process gets its own states back, so that training draws the same numbers whatever
-is played.
+is played. torch's generator is lent only while the main thread waits: it may sample beside episodes that wait for
+nobody.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ import numpy
 from numpy.random import mtrand
 
 _TURN = threading.RLock()  # one batch at a time has the generators
+_lends_torch = True
 
 
 @contextmanager
 def kept() -> Generator[None]:
     """Gives the process its own states back when the context closes. Other threads that lend wait for that."""
+    global _lends_torch
     with _TURN:
+        before, _lends_torch = _lends_torch, threading.current_thread() is threading.main_thread()
         own, bits = random.getstate(), mtrand.get_bit_generator()
         legacy = numpy.random.get_state(legacy=False)
         torch, devices = _cpu(), _devices()
@@ -42,6 +46,7 @@ def kept() -> Generator[None]:
             for generator, seed, offset, state in devices:
                 if generator.initial_seed() != seed or generator.get_offset() < offset:
                     generator.set_state(state)
+            _lends_torch = before
 
 
 class Stream:
@@ -81,14 +86,14 @@ class Stream:
 
 
 def _cpu() -> Any:
-    """Returns torch's generator of the CPU; `None` unless something has imported torch."""
-    return getattr(sys.modules.get("torch"), "default_generator", None)
+    """Returns torch's generator of the CPU; `None` unless it is lent, and something has imported torch."""
+    return getattr(sys.modules.get("torch"), "default_generator", None) if _lends_torch else None
 
 
 def _devices() -> list[tuple[Any, int, int, Any]]:
     """Returns CUDA's generators with their seeds, offsets and states. An environment that calls `torch.manual_seed`
     seeds them too; what a policy draws from them meanwhile stays drawn."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is None or not cuda.is_initialized():
+    if cuda is None or not _lends_torch or not cuda.is_initialized():
         return []
     return [(one, one.initial_seed(), one.get_offset(), one.get_state()) for one in cuda.default_generators]

@@ -234,11 +234,11 @@ def ending_of(value: Any, turns: int) -> Ending | None:
 
 
 def _turn_rewards(value: Any, turns: int) -> Mapping[int, float]:
-    names = _mapping("Ending.turn_rewards", value)
+    names = value if isinstance(value, Mapping) else _mapping("Ending.turn_rewards", value)
     wrong = [number for number in names if not isinstance(number, int) or number not in range(turns)]
     if wrong:
         raise Breach(f"Ending.turn_rewards names turn {_shown(wrong[0])}, and the episode has {turns}, from 0 on")
-    return _numbers("Ending.turn_rewards", value)
+    return {number: _number(f"Ending.turn_rewards[{number}]", reward) for number, reward in names.items()}
 
 
 def projection_of(value: Any) -> Projection:

@@ -107,7 +107,9 @@ def test_a_program_plays_and_each_request_is_a_turn(program: Any) -> None:
     assert not [one.message for one in found if one.failed]
     exact(found, log, tokenizer)
     for one in found:
-        guesses = sum(bool(re.search('"guess"|\nguess\n', tokenizer.decode(turn.response_ids))) for turn in one.turns)
+        guesses = sum(
+            bool(re.search('"guess"|\nguess\n', str(tokenizer.decode(turn.response_ids)))) for turn in one.turns
+        )
         assert (one.stop, one.reward) == (StopReason.DONE, 1 / guesses), one
 
 

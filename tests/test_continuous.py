@@ -61,6 +61,7 @@ def test_plays_of_the_same_episodes_differ_by_their_draw() -> None:
 class Leisurely(ToyEnvironment):
     """Episodes of one task take their time; when each step was made is on record."""
 
+    concurrent = True
     log: list[tuple[str, float]] = []
 
     def reset(self, task_id: str, **columns: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.models import SHIPPED_MODELS, resolve_model
 from alignopsd_trl.runs.files import read_json
-from alignopsd_trl.scoring.packing import depends_on_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,6 +88,8 @@ def weight_types(folder: Path) -> dict[str, str]:
 
 def check_architecture(model: PreTrainedModel, args: AlignOPSDConfig, method: Method) -> None:
     """Raises `ValueError` for a model that can't be trained over turn rows, or not under this configuration."""
+    from alignopsd_trl.scoring.packing import depends_on_length  # imports torch
+
     config: Any = model.config.get_text_config()
     if getattr(config, "num_hidden_layers", 1) < 1:
         raise ValueError(f"the model has num_hidden_layers={config.num_hidden_layers}; take one with layers")

@@ -61,11 +61,11 @@ def _check(folder: Path, name: str) -> None:
         raise ValueError(f"{name!r} must be a module's name: {rule}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already and not empty; choose another folder")
-    if name in SHIPPED or find_spec(name) is not None:
-        raise ValueError(f"{name!r} is the name of a module that is installed; choose another one")
     used = {word for file in TEMPLATES.rglob("*.py") for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
     if name in BESIDE or _class(name) in used - {CLASS}:
         raise ValueError(f"{name!r} is a name that the task's files use for something else; choose another one")
+    if name in SHIPPED or find_spec(name) is not None:
+        raise ValueError(f"{name!r} is the name of a module that is installed; choose another one")
 
 
 def _class(name: str) -> str:

@@ -302,7 +302,7 @@ class Player:
                 episode.fail(opening, self.environments.name)
                 continue
             asked = episode.trajectory.task, opening.task_text, opening.task_key, opening.data_source
-            if asked not in known:
+            if asked not in known or not getattr(self.skills, "is_users", False):
                 known[asked] = skill_of(self.skills, opening, episode.trajectory.row, self.environments.limited)
             if isinstance(skill := known[asked], Failure):
                 episode.fail(skill, self.environments.name)

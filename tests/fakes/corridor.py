@@ -52,7 +52,11 @@ class Corridor(TextEnvironment):
         return Step(f"you are at {seen}" + self._noise("step"), float(won and done), done, won and done, float(won))
 
     def _noise(self, place: str) -> str:
-        return f" {random.choice('zero one two three four five six'.split())}" if place == self.noise else ""
+        return (
+            f" {random.SystemRandom().choice('zero one two three four five six'.split())}"
+            if place == self.noise
+            else ""
+        )
 
     def project(self, response: str, admissible: Any = None) -> Projection:
         start, end = response.find("<action>"), response.find("</action>")
