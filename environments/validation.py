@@ -234,7 +234,7 @@ def ending_of(value: Any, turns: int) -> Ending | None:
 
 
 def _turn_rewards(value: Any, turns: int) -> Mapping[int, float]:
-    names = value if isinstance(value, Mapping) else _mapping("Ending.turn_rewards", value)
+    names: Mapping[Any, Any] = value if isinstance(value, Mapping) else _mapping("Ending.turn_rewards", value)
     wrong = [number for number in names if not isinstance(number, int) or number not in range(turns)]
     if wrong:
         raise Breach(f"Ending.turn_rewards names turn {_shown(wrong[0])}, and the episode has {turns}, from 0 on")

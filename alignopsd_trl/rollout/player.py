@@ -129,7 +129,7 @@ class Player:
         if self.renderer.converses and any(prefixes):
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         episodes = self._begin(rows, seeds, tasks, draws or [""] * len(rows))
-        self._first_prompts: dict[str, str] = {}
+        self._first_prompts: dict[tuple[str, str], str] = {}
         self._together(lambda: self._open(episodes))
         queues = self._queues()
         given = prefixes or [()] * len(episodes)
@@ -194,8 +194,8 @@ class Player:
         turns = self._prompting.next_turns(episodes)
         if not self.environments.openings_may_differ:
             pairs = zip(episodes, turns, strict=True)
-            begun = [(one.trajectory.task, turn) for one, turn in pairs if isinstance(turn, Turn) and not turn.number]
-            prompts = [(task, turn.prompt_text) for task, turn in begun]
+            begun = [(one.trajectory, turn) for one, turn in pairs if isinstance(turn, Turn) and not turn.number]
+            prompts = [((one.task, one.skill_text), turn.prompt_text) for one, turn in begun]  # some are dealt skills
             check_prompts(prompts, self._first_prompts, self.environments.name)
         refused = [self._refusal(episode.wishes, sampler) for episode in episodes]
         return [turn if turn is None else refusal or turn for turn, refusal in zip(turns, refused, strict=True)]

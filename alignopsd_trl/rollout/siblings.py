@@ -53,19 +53,21 @@ def check_openings(
                 )
 
 
-def check_prompts(prompts: Iterable[tuple[str, str]], first: dict[str, str], environment: str) -> None:
-    """Checks that all siblings of a task read the same first prompt.
+def check_prompts(
+    prompts: Iterable[tuple[tuple[str, str], str]], first: dict[tuple[str, str], str], environment: str
+) -> None:
+    """Checks that all siblings of a task with the same skill read the same first prompt.
 
     Args:
-        prompts: tasks and first prompts.
-        first: the prompt of each task, which is added where it is missing.
+        prompts: tasks with skills, and first prompts.
+        first: the prompt of each, which is added where it is missing.
 
     Raises:
         SiblingsDiffer: if not; the message shows two prompts.
     """
-    for task, prompt in prompts:
-        if prompt != first.setdefault(task, prompt):
-            one, other = _excerpts(first[task], prompt)
+    for about, prompt in prompts:
+        if prompt != first.setdefault(about, prompt):
+            (task, _), (one, other) = about, _excerpts(first[about], prompt)
             raise SiblingsDiffer(
                 f"environment {environment}, task {task!r}: siblings opened alike and read different first prompts, "
                 f"{one!r} and {other!r}; let prompt.render(view, skill) depend on its arguments alone"

@@ -62,6 +62,8 @@ def acting(suite: str, tokenizer: Any) -> Callable[[list[list[int]]], tuple[list
 class Faulty(ToyEnvironment):
     """Raises, hangs beyond the time limit, returns nonsense or refuses to open, each in an episode of its own."""
 
+    concurrent = True  # so that hanging episodes hang together
+
     def reset(self, task_id: str, **columns: Any) -> Opening:
         self._task = task_id
         if task_id == "toy/5":

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
-from alignopsd_trl.environments.adapters.agents.line import OVER, End, Line
+from alignopsd_trl.environments.adapters.agents.line import End, Line, over
 from alignopsd_trl.environments.adapters.agents.prompt import AgentPrompt
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Rules
 from alignopsd_trl.environments.adapters.agents.running import Running
@@ -169,7 +169,7 @@ class AgentEnvironment(AdaptedEnvironment):
             line.hang_up()
             with suppress(TimeoutError):
                 line.take(until or time.monotonic() + LAST_WORDS)
-        end = line.end or End(error=OVER)
+        end = line.end or End(error=over())
         info: dict[str, Any] = {"not_trained": line.asides} if line.asides else {}
         self.close()
         ending = self._ending(line, end)

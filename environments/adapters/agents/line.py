@@ -17,7 +17,12 @@ from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Rules, asks_of, plain_message
 from alignopsd_trl.environments.base import Reply
 
-OVER = Refused("the episode is over", "episode_over", 403)
+
+def over() -> Refused:
+    """Makes the refusal after an episode's end: one that is raised again and again would keep all its frames."""
+    return Refused("the episode is over", "episode_over", 403)
+
+
 PATIENCE = 16  # refusals in a row that are told at once
 LONGEST_WAIT = 60.0  # seconds until a later one is
 
@@ -92,7 +97,7 @@ class Line:
             Refused: for what can't be answered, and after the episode's end.
         """
         if self._over:
-            raise OVER
+            raise over()
         text = json.dumps([body, trained], sort_keys=True)
         with self._lock:
             if (again := self._again(text, retried)) is not None:
@@ -109,7 +114,7 @@ class Line:
                 self._arrivals.put(one)
         if self._over:  # since it was looked at
             for one in asks:
-                settle(one.answer, error=OVER)
+                settle(one.answer, error=over())
         return asks
 
     def _again(self, text: str, retried: bool) -> list[Ask] | None:
@@ -254,7 +259,7 @@ class Line:
                 else:
                     self._early.append(found)
         for one in self._waiting:
-            settle(one.answer, error=OVER)
+            settle(one.answer, error=over())
         self._early = []
 
 
