@@ -111,6 +111,7 @@ def planned(shape: Shape, sleeps: bool) -> type[TextEnvironment]:
     """Environments whose episodes go by their plan."""
 
     class Planned(TextEnvironment):
+        concurrent = True  # it waits
         prompt = PlanPrompt()
         history_length = 0
         max_turns = shape.most_turns

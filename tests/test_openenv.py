@@ -213,7 +213,7 @@ def test_a_client_that_returns_another_type_a_slow_one_and_one_that_raises_cost_
     for kind, message in (
         (Tuple, r"the client's step() returned ('seen', 1.0, True) (tuple)"),
         (Slow, "no answer within 2 s"),
-        (Words, "could not convert string to float"),
+        (Words, "the reward of the client's step() is 'much' (str), no number"),
     ):
         _, (step,), _ = played(OpenEnvEnvironment(kind, reward="sum"), "<action>4</action>")
         assert isinstance(step, Failure) and message in step.message

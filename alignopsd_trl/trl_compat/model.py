@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model, patch_environment
+from transformers import PreTrainedConfig
 from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
 from trl.models.utils import disable_gradient_checkpointing
@@ -119,7 +120,8 @@ def without_noise(*models: Any) -> None:
     """Switches off all dropout and jitter of models. TRL's own switch reaches modules, and neither what attention reads
     from the configuration nor what modules copied from it."""
     modules = [module for model in models if model is not None for module in model.modules()]
-    for owner in (*modules, *(one.config for one in modules if hasattr(one, "config"))):
+    configs = [one.config for one in modules if isinstance(getattr(one, "config", None), PreTrainedConfig)]
+    for owner in (*modules, *configs):
         for name, value in [*vars(owner).items()]:
             if isinstance(value, float) and ("drop" in name or "jitter" in name):
                 setattr(owner, name, 0.0)
