@@ -121,7 +121,7 @@ def measured(policy: Path, *more: str) -> list[str]:
     return [*here, "--episodes", "24", *more]
 
 
-def test_the_command_leaves_a_page_json_table_and_picture(
+def test_the_command_leaves_a_page_json_and_a_table(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     bank, out = tmp_path / "bank.json", tmp_path / "out"

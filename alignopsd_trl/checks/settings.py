@@ -27,9 +27,12 @@ UNREAD: tuple[tuple[str, Reads, str], ...] = (
     ("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", _never, "use_adaptive_entropy is off"),
     ("pad_to_multiple_of", _never, "turn rows are as long as the longest of them"),
     ("train_sampling_strategy length_column_name", _never, "shuffle_dataset and spread_categories order the tasks"),
-    ("prediction_loss_only include_for_metrics batch_eval_metrics", _never, "an evaluation plays episodes"),
-    ("eval_do_concat_batches eval_use_gather_object", _never, "an evaluation plays episodes"),
-    ("eval_accumulation_steps", _never, "an evaluation plays episodes"),
+    (
+        "prediction_loss_only include_for_metrics batch_eval_metrics eval_do_concat_batches eval_use_gather_object "
+        "eval_accumulation_steps",
+        _never,
+        "an evaluation plays episodes",
+    ),
     ("sapo_temperature_neg sapo_temperature_pos", _never, "loss_type='sapo' is not supported"),
     (
         "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg",
