@@ -53,6 +53,7 @@ __all__ = [
 MOST_STUCK = 64  # with so many hanging calls a batch makes no new environments
 MOST_HANGING = 4  # calls that may hang, one after another, before those that wait for their turn are given up
 SECONDS_TO_END = 1.0  # that closing waits for threads whose call hangs
+_CLOSED = Failure("error", "the environments are closed")
 _LOOK = 0.2  # seconds between two checks for overdue calls
 
 
@@ -192,6 +193,7 @@ class ThreadedBatch(Declared):
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._stuck = 0
+        self._closed = False
         self._threads: list[threading.Thread] = []
         for _ in range(1 if self._streams else min(threads, size)):
             self._add_thread()
@@ -225,8 +227,10 @@ class ThreadedBatch(Declared):
     def close(self) -> None:
         """Closes all environments, each within the time limit of a call, and waits `SECONDS_TO_END` for its threads: a
         daemon thread that wakes while the interpreter shuts down can crash it."""
-        self._retire(dict.fromkeys(range(len(self._environments)), Failure("error", "the environments are closed")))
-        threads, self._threads = self._threads, []
+        self._retire(dict.fromkeys(range(len(self._environments)), _CLOSED))
+        with self._lock:
+            self._closed = True
+            threads, self._threads = self._threads, []
         for _ in threads:
             self._jobs.put(None)
         end = time.monotonic() + SECONDS_TO_END
@@ -287,8 +291,11 @@ class ThreadedBatch(Declared):
                 raise
 
     def _awaited(self, jobs: Sequence[_Job]) -> list[Any]:
-        for job in jobs:
-            self._jobs.put(job)
+        with self._lock:  # a caller that waited for its turn while another closed the batch finds no thread
+            if self._closed:
+                return [_CLOSED] * len(jobs)
+            for job in jobs:
+                self._jobs.put(job)
         hanging, waiting = 0, {job.outcome for job in jobs}
         while waiting := wait(waiting, timeout=min(self._time_limit, _LOOK)).not_done:
             hanging += sum(job.overdue(self._time_limit) and self._abandon(job) for job in jobs)
@@ -305,6 +312,8 @@ class ThreadedBatch(Declared):
             job.outcome.set_result(Failure("timeout", f"no answer within {self._time_limit:g} s"))
             self._stuck += 1
             self._add_thread()
+            if self._closed:
+                self._jobs.put(None)
             return True
 
     def _add_thread(self) -> None:

@@ -28,6 +28,7 @@ from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironm
 from alignopsd_trl.environments.alike import difference
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import MOST_HANGING
+from alignopsd_trl.environments.generators import kept
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.rollout import Player, episode_seeds
 from alignopsd_trl.skills import load_skills, skill_source
@@ -258,6 +259,32 @@ def test_calls_that_hang_end_their_own_episodes_and_after_some_those_that_wait_b
     assert kinds[: 2 * MOST_HANGING] == ["step", "timeout"] * MOST_HANGING
     assert set(kinds[2 * MOST_HANGING + 2 :]) == {"error"} and "not called: " in steps[-1].message
     assert all(isinstance(one, Opening) for one in reopened)
+
+
+def test_a_call_that_comes_after_the_end_is_answered_and_keeps_nobody_waiting() -> None:
+    batch = open_batch(ToyEnvironment, 2)
+    batch.reset([0, 1], [{"task_id": "a", "target": "one", "dynamics_seed": 4}] * 2)
+    holds, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with kept():
+            holds.set()
+            ended.wait(9)
+
+    found: list[Any] = []
+    others = [threading.Thread(target=hold), threading.Thread(target=lambda: found.extend(batch.step([0], ["left"])))]
+    others[0].start()
+    holds.wait(9)
+    others[1].start()
+    ending = threading.Thread(target=batch.close)
+    ending.start()
+    time.sleep(0.1)
+    ended.set()
+    for thread in (*others, ending):
+        thread.join(9)
+        assert not thread.is_alive()
+    [late] = batch.step([1], ["left"])
+    assert isinstance(late, Failure) and len(found) == 1
 
 
 def test_a_careless_world_trains_and_training_draws_its_own_numbers(tmp_path: Path) -> None:

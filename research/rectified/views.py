@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from alignopsd_trl.environments.base import Suite, View
 from alignopsd_trl.measure.commands import read_measure
+from alignopsd_trl.measure.kept import decoded
 from alignopsd_trl.measure.setup import Session, environment_preset, prepare
 from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -142,7 +142,8 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
     session = prepare(read_measure([*flags, "--quiet"]))
     if session.identity()["weights"] != known["weights"]:
         raise ValueError(f"--model {model} has other weights than those that were measured in {folder}")
-    played = [one for one in pickle.loads((folder / "parts" / "played.pkl").read_bytes()) if not one.failed]
+    kept = decoded(json.loads((folder / "parts" / "played.json").read_text(encoding="utf-8")))
+    played = [one for one in kept if not one.failed]
     per = environment_preset(known["environment"]).get("tasks_per_round", known["tasks"])
     order = list(dict.fromkeys(one.task for one in played))
     try:
