@@ -63,10 +63,8 @@ def main(page: Path) -> None:
             save_family(family, policy)
             cells = []
             for kind in ("window", "conversation", "calls"):
-                if kind == "conversation" and not family.conversation:
-                    cells.append("not tried")
-                elif kind == "calls" and not (family.conversation and makes_calls(family)):
-                    cells.append("not tried" if not family.conversation else "no tools in the template")
+                if kind == "calls" and not makes_calls(family):
+                    cells.append("no tools in the template")
                 else:
                     cells.append(tried(policy, Path(place) / kind, kind, differences))
         most = f"{max(differences):.0e}" if differences else "-"

@@ -62,8 +62,6 @@ class Family:
     end: str = "<|im_end|>"
     begin: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    conversation: bool = True
-    slow: bool = False
 
 
 FAMILIES = {
@@ -108,7 +106,7 @@ FAMILIES = {
     "GLM-4.5 (MoE)": Family("Glm4Moe", "glm4moe", "<|user|>", options={**EXPERTS, "head_dim": 16}),
     "SmolLM3": Family("SmolLM3", "qwen3"),
     "LFM2": Family("Lfm2", "lfm2_v2", begin="<|startoftext|>", options={"layer_types": ["conv", "full_attention"]}),
-    "gpt-oss": Family("GptOss", "gptoss", "<|return|>", options={**EXPERTS, **SLIDING}, conversation=False),
+    "gpt-oss": Family("GptOss", "gptoss", "<|return|>", options={**EXPERTS, **SLIDING}),
     "GPT-2": Family("GPT2", options={"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 8192}),
     "Phi-3": Family("Phi3", "phi3", "<|end|>"),
     "Phi-3 (longrope)": Family(
