@@ -47,7 +47,7 @@ from alignopsd_trl.runs.cores import use_what_is_left
 from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others, replacing, write_text
 from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
-from alignopsd_trl.runs.owned import note, owned
+from alignopsd_trl.runs.owned import begin, note, owned
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.plain import tell_left_out
@@ -586,6 +586,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 write_sizes(Path(place), vars(self.args))
                 readable_as_others(Path(place))
             written = [target / one.name for one in Path(place).iterdir()] if whole else []
+            begin(written, TRAIN)
         note(written, TRAIN)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)

@@ -20,7 +20,7 @@ from alignopsd_trl.own_task.warm_start import warm_start
 from alignopsd_trl.runs.checkpoints import list_files
 from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.runs.folder import RunFolder
-from alignopsd_trl.runs.owned import NOTES, NotOurs, owned
+from alignopsd_trl.runs.owned import NOTES, NotOurs, begin, foreign, note, owned
 from alignopsd_trl.runs.state import RunFolderError
 from alignopsd_trl.viewer import view_run
 
@@ -72,6 +72,20 @@ def test_a_card_or_settings_that_the_user_wrote_since_stay(tmp_path: Path, resum
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(RunFolderError, match="README.md is there"):
         RunFolder.claim(tmp_path, CONFIGURATION, resume=resume)
+
+
+def test_a_run_killed_while_it_writes_goes_on(tmp_path: Path) -> None:
+    RunFolder.claim(tmp_path, CONFIGURATION).release()
+    model, card = tmp_path / "model.safetensors", tmp_path / "README.md"
+    begin([model, card], "train")
+    model.write_text("weights, and no note of them")
+    RunFolder.claim(tmp_path, CONFIGURATION, resume=True).release()
+    note([model, card], "train")
+    model.write_text("mine")
+    with pytest.raises(RunFolderError, match=r"model.safetensors is there"):
+        RunFolder.claim(tmp_path, CONFIGURATION, resume=True)
+    card.write_text("mine")
+    assert foreign([card], "train") == [card]
 
 
 def test_a_run_of_an_earlier_release_goes_on(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
 from alignopsd_trl.runs.folder import MODEL_FILES
-from alignopsd_trl.runs.owned import note, refuse
+from alignopsd_trl.runs.owned import begin, note, refuse
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.statistics import bootstrap_mean
@@ -96,6 +96,7 @@ def warm_start(
         write_sizes(started, settings)
         readable_as_others(started)
         written = [Path(output) / one.name for one in started.iterdir()]
+        begin(written, "warm_start")
     note(written, "warm_start")
     if trainer.interrupted is not None:
         vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"

@@ -1,6 +1,7 @@
 """Which files of a folder a command of ours wrote: a command replaces and removes no others.
 
-The folder notes it in `NOTES`: name of the file -> the command, and the file's fingerprint after it was written.
+The folder notes it in `NOTES`: name of the file -> the command, and the file's fingerprint after it was written; while
+it is written, a mark in the fingerprint's place, so that a killed command goes on where it was.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from alignopsd_trl.runs.files import fingerprint, read_json, write_json
 
 NOTES = ".alignopsd.json"
+_WRITING = "is writing"
 
 
 class NotOurs(ValueError):
@@ -20,7 +22,8 @@ class NotOurs(ValueError):
 
 def foreign(files: Iterable[Path], command: str) -> list[Path]:
     """Returns those of the files that are there and that the command did not write as they are."""
-    return [file for file in files if file.exists() and notes(file.parent).get(file.name) != _noted(file, command)]
+    known = ((file, notes(file.parent).get(file.name)) for file in files if file.exists())
+    return [file for file, noted in known if noted not in (_noted(file, command), f"{command} {_WRITING}")]
 
 
 def refuse(files: Iterable[Path], command: str) -> None:
@@ -33,11 +36,25 @@ def refuse(files: Iterable[Path], command: str) -> None:
         )
 
 
-def note(files: Iterable[Path], command: str) -> None:
-    """Notes that the command wrote these files, as far as they are there."""
+def begin(files: Iterable[Path], command: str) -> None:
+    """Notes that the command is about to write these files; `note` must follow."""
     for file in files:
+        if file.parent.is_dir():
+            write_json(file.parent / NOTES, notes(file.parent) | {file.name: f"{command} {_WRITING}"})
+
+
+def note(files: Iterable[Path], command: str) -> None:
+    """Notes which of these files the command wrote: those that are there."""
+    for file in files:
+        noted = notes(file.parent)
         if file.is_file():
-            write_json(file.parent / NOTES, notes(file.parent) | {file.name: _noted(file, command)})
+            noted[file.name] = _noted(file, command)
+        elif noted.pop(file.name, None) is None:
+            continue
+        if noted:
+            write_json(file.parent / NOTES, noted)
+        else:
+            (file.parent / NOTES).unlink()
 
 
 @contextmanager
@@ -48,6 +65,7 @@ def owned(command: str, *files: Path) -> Generator[None]:
         NotOurs: before the body, for a file that the command did not write as it is.
     """
     refuse(files, command)
+    begin(files, command)
     try:
         yield
     finally:
