@@ -634,6 +634,7 @@ def test_a_key_opens_its_own_episode_alone() -> None:
     assert all(one.reward == 1.0 for one in played(AgentEnvironment(agent, format="text")))
 
 
+@pytest.mark.full
 def test_many_rounds_leave_no_threads_and_no_memory() -> None:
     batch = AgentEnvironment(guessing, format="text").batch(64, 30.0)
     threads, sizes = [], []

@@ -33,12 +33,14 @@ def test_nobody_waits_and_all_wait_give_the_same_records(suite: str) -> None:
     assert len({len(one.turns) for one in alone} | {len(turn.response_ids) for one in alone for turn in one.turns}) > 2
 
 
+@pytest.mark.full
 def test_failures_time_limits_and_a_teacher_change_nothing_of_that() -> None:
     alone, together = (play_toy(Faulty, kind, teacher=True) for kind in (Seeded, Waiting))
     assert shown(alone) == shown(together)
     assert sum(one.stop is StopReason.ENVIRONMENT_ERROR for one in alone) == 12
 
 
+@pytest.mark.full
 def test_nor_do_other_processes() -> None:
     toy_model(0)  # made before there are threads
 

@@ -7,18 +7,28 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import difference, hand_loss, losses, make_trainer
 from launching import TESTS, run_script
-from two_processes import AS_ONE, OPTIONS
+from two_processes import AS_ONE, OPTIONS, QUICK, RUNS
 
 from alignopsd_trl.records import read_records
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `QUICK` left."""
     target = tmp_path_factory.mktemp("two")
-    run_script(TESTS / "two_processes.py", target, processes=2)
+    run_script(TESTS / "two_processes.py", target, *QUICK, processes=2)
+    return target
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the other runs left."""
+    target = tmp_path_factory.mktemp("more")
+    run_script(TESTS / "two_processes.py", target, *(name for name in RUNS if name not in QUICK), processes=2)
     return target
 
 
@@ -37,8 +47,9 @@ def test_loss_and_gradient_are_the_global_token_mean(folder: Path) -> None:
         assert difference(rank["gradients"][0], gradient) < 1e-5
 
 
-@pytest.mark.parametrize("name", AS_ONE)
-def test_two_processes_train_as_one(folder: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", mostly_full(AS_ONE))
+def test_two_processes_train_as_one(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    folder = request.getfixturevalue("folder" if name in QUICK else "more")
     ranks = _load(folder, name)
     single = make_trainer(tmp_path, per_device_train_batch_size=16, **OPTIONS | AS_ONE[name])
     single.train()
@@ -54,9 +65,10 @@ def test_two_processes_train_as_one(folder: Path, tmp_path: Path, name: str) -> 
         assert one[column].to_numpy() == pytest.approx(two[column].to_numpy(), abs=1e-5)
 
 
-def test_skips_change_nothing_over_processes(folder: Path) -> None:
+@pytest.mark.full
+def test_skips_change_nothing_over_processes(more: Path) -> None:
     """Process by process other rows are live, and the sub-chunks are as many on both."""
-    for short, whole in zip(_load(folder, "skipping"), _load(folder, "whole"), strict=True):
+    for short, whole in zip(_load(more, "skipping"), _load(more, "whole"), strict=True):
         assert short["loss"] == pytest.approx(whole["loss"], abs=1e-6)
         assert difference(short["gradients"][0], whole["gradients"][0]) < 1e-6
         assert short["forwards"]["loss"] <= whole["forwards"]["loss"]
@@ -70,9 +82,9 @@ def test_a_group_without_an_advantage_is_not_thought_about(folder: Path) -> None
     assert turns[~still].credit_teacher_thinking.notna().all()
 
 
-@pytest.mark.parametrize("name", ["equal", "uneven", "still", "skipping"])
-def test_every_process_makes_the_same_calls(folder: Path, name: str) -> None:
-    first, second = _load(folder, name)
+@pytest.mark.parametrize("name", mostly_full(["equal", "uneven", "still", "skipping"], quick=3))
+def test_every_process_makes_the_same_calls(request: pytest.FixtureRequest, name: str) -> None:
+    first, second = _load(request.getfixturevalue("folder" if name in QUICK else "more"), name)
     assert first["generations"] == second["generations"]
     assert first["forwards"] == second["forwards"]
     assert first["forwards"].get("loss", 0) > 0

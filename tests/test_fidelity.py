@@ -55,6 +55,7 @@ def _exact(played) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.full
 def test_advantages_agree_with_exact_ones_within_their_errors() -> None:
     """The squared error over the stated one is 1 on average; a bias would show in the mean."""
     scores, differences = [], []
@@ -150,6 +151,7 @@ def test_the_second_round_goes_where_the_error_is() -> None:
         assert not unsure or taken[row] < np.mean(unsure)
 
 
+@pytest.mark.full
 def test_walking_ends_when_values_are_known_well_enough() -> None:
     assert [enough_for(states) for states in (10, 1111, 100_000)] == [0.95, pytest.approx(0.5, abs=0.001), 0.3]
     played_turns = {}
@@ -209,6 +211,7 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
         assert logged[f"fidelity/{name}"] == pytest.approx(figures[name].value), name
 
 
+@pytest.mark.full
 def test_rollouts_take_turns_with_the_seeds_of_all_siblings_over_the_rounds() -> None:
     """Either half has its own siblings' seeds; a later round goes on where the last one stopped."""
     bench, walks = _bench(Flips(0), SeededCorridor, slots=16), []

@@ -330,6 +330,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.full
 def test_check_plays_a_server_by_what_it_says_of_its_actions(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["check", address, "--episodes", "16"])
     told = capsys.readouterr().out

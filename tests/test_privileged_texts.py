@@ -247,6 +247,7 @@ def test_a_failing_source_stops_the_run_and_says_where(tmp_path: Path) -> None:
         trainer.train()
 
 
+@pytest.mark.full
 def test_the_tiny_policy_learns_from_what_became_of_its_turns(tmp_path: Path) -> None:
     suite = load("webshop_tiny")
     config = make_config(

@@ -152,6 +152,7 @@ def test_the_same_rounds_are_trained_as_without(tmp_path: Path) -> None:
     assert "staleness/mean" not in plain.state.log_history[0] and ended()
 
 
+@pytest.mark.full
 def test_each_turn_knows_how_old_the_weights_were_that_sampled_it(tmp_path: Path) -> None:
     """Rounds that are played ahead are held back in their second turn until the next weights are there: what is asked
     before that is an update old, what is asked later is not. The update waits until all of them are held."""

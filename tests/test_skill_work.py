@@ -64,6 +64,7 @@ def count(text: str) -> int:
     return len(text.split())
 
 
+@pytest.mark.full
 def test_planted_skills_are_found_by_playing_each_alone() -> None:
     held, bank = bench(128), SkillBank(planted(), "planted")
     found = {one.id: one for one in measure(held, worths(bank, held.asked, count, 8), 1200, lambda line: None)}

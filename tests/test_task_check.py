@@ -179,7 +179,7 @@ def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     assert f", observation {tokens['observation']}, answer" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("named", ["on the command line", "in train.py"])
+@pytest.mark.parametrize("named", mostly_full(["on the command line", "in train.py"]))
 def test_a_check_with_a_model_estimates_the_seconds_of_a_round(
     maze: Path, capsys: pytest.CaptureFixture[str], named: str
 ) -> None:

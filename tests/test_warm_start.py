@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.sweeps import mostly_full
 
 from alignopsd_trl.cli import main
 
@@ -428,7 +429,7 @@ def _toy(trouble: str, turns: int = 600) -> list[dict]:
     return rows
 
 
-@pytest.mark.parametrize("until", (None, 0.95))
+@pytest.mark.parametrize("until", mostly_full([None, 0.95]))
 def test_a_warm_start_ends_when_the_skill_is_read(
     until: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

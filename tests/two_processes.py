@@ -43,6 +43,16 @@ class OneTurnOnTheSecondProcess(ToyEnvironment):
         return opening
 
 
+RUNS: dict[str, tuple[type[ToyEnvironment], dict[str, Any]]] = {
+    **{name: (ToyEnvironment, options) for name, options in AS_ONE.items()},
+    "uneven": (OneTurnOnTheSecondProcess, {"beta": 0.0}),
+    "skipping": (ToyEnvironment, {"beta": 0.0, "tokens_per_forward": 150}),
+    "whole": (ToyEnvironment, {"beta": 0.0, "tokens_per_forward": 150, "skip_zero_advantage": False}),
+    "still": (ToyEnvironment, {"beta": 0.0, "learning_rate": 0.0, "method": "grpo", "rows_per_forward": 3}),
+}
+QUICK = ("equal", "uneven", "still")
+
+
 def count_forwards(trainer: Any) -> Counter:
     counts: Counter = Counter()
 
@@ -59,7 +69,7 @@ def count_forwards(trainer: Any) -> Counter:
     return counts
 
 
-def run(folder: Path, name: str, factory: Any, **options: Any) -> None:
+def run(folder: Path, name: str, factory: Any, options: dict[str, Any]) -> None:
     own, policy = folder / name / f"rank{os.environ['RANK']}", folder / f"policy{os.environ['RANK']}"
     trainer = make_trainer(own, factory=factory, policy=policy, **OPTIONS | options)
     assert trainer.accelerator.num_processes == 2, "not a two-process run"
@@ -82,9 +92,5 @@ if __name__ == "__main__":
     target = Path(sys.argv[1])
     # before the processes know of each other, so that each writes the (same) weights
     build_model(build_tokenizer()).save_pretrained(target / f"policy{os.environ['RANK']}")
-    for name, options in AS_ONE.items():
-        run(target, name, ToyEnvironment, **options)
-    run(target, "uneven", OneTurnOnTheSecondProcess, beta=0.0)
-    run(target, "skipping", ToyEnvironment, beta=0.0, tokens_per_forward=150)
-    run(target, "whole", ToyEnvironment, beta=0.0, tokens_per_forward=150, skip_zero_advantage=False)
-    run(target, "still", ToyEnvironment, beta=0.0, learning_rate=0.0, method="grpo", rows_per_forward=3)
+    for name in sys.argv[2:]:
+        run(target, name, *RUNS[name])

@@ -58,6 +58,7 @@ def test_the_player_without_errors_answers_every_question(split: str, style: str
     assert found.question_weighted_mean == found.macro_mean == 1.0
 
 
+@pytest.mark.full
 def test_errors_cost_accuracy_and_repeat_with_their_seed() -> None:
     means = [play("test", "plain", rate)[0].question_weighted_mean for rate in (0.2, 0.5, 1.0)]
     assert 1.0 > means[0] > means[1] > means[2]

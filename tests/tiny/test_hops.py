@@ -128,6 +128,7 @@ def test_a_thought_states_the_situation(world: Suite):
             assert now.wanted in thought
 
 
+@pytest.mark.full
 def test_demonstrations_come_from_other_worlds(world: Suite, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("assets.tiny_policies.hoppers.WORLDS", 1)
     bank = SkillBank.load(SETTING.skill_bank)
