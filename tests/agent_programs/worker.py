@@ -16,13 +16,18 @@ os.dup2(2, 1)  # frameworks print
 program = import_module(f"agent_programs.{sys.argv[1]}")
 
 
+def parts(error: BaseException) -> list[BaseException]:
+    """The errors of a task group, or the one."""
+    return sum(map(parts, getattr(error, "exceptions", [])), []) or [error]
+
+
 def play(asked: dict) -> None:
     told = {"episode": asked["episode"]}
     try:
         found = program.agent(asked["row"], SimpleNamespace(url=asked["url"], key=asked["key"]))
         told["reward"] = asyncio.run(found) if inspect.iscoroutine(found) else found
     except Exception as error:
-        lost = isinstance(error, program.LOSES)
+        lost = all(isinstance(one, program.LOSES) for one in parts(error))
         told["lost" if lost else "raised"] = f"{type(error).__name__}: {error}"
     print(json.dumps(told), file=answers, flush=True)
 
