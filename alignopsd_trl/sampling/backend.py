@@ -41,7 +41,7 @@ class SilentTeacher:
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
         raise ValueError(
             f"teacher_model_kind={self.kind!r} can't think or play with use_vllm=True, whose engine has the policy's "
-            "weights alone; use teacher_model_kind='live', 'base' with vllm_teacher_addresses, or use_vllm=False"
+            "weights alone; use teacher_model_kind='live' or use_vllm=False"
         )
 
 

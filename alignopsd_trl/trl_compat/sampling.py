@@ -1,4 +1,4 @@
-"""Samples from the policy through TRL: vLLM in the process or on servers, or transformers' ``generate``."""
+"""Samples from the policy through TRL: vLLM in the process or on a server, or transformers' ``generate``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from trl.generation import vllm_generation
-from trl.generation.vllm_client import VLLMClient
 
 from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.distributed import strategies
@@ -59,13 +58,7 @@ class EngineSampler:
 
 
 class EngineBackend(Backend):
-    """vLLM through TRL's own path. All processes sample each turn of all episodes together.
-
-    Attributes:
-        teacher: makes samplers of the teacher; `None` where vLLM has the policy's weights alone.
-    """
-
-    teacher: Any = None
+    """vLLM through TRL's own path. All processes sample each turn of all episodes together."""
 
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
@@ -77,13 +70,7 @@ class EngineBackend(Backend):
         return EngineSampler(self._trainer, temperature, max_tokens)
 
     def of_teacher(self, sampler: Any, weights: TeacherWeights, limit: int) -> AnySampler:
-        if self.teacher is not None:
-            return self.teacher.sampler(self._trainer.temperature, limit)
         return SilentTeacher(self._trainer.args.teacher_model_kind)
-
-    def close(self) -> None:
-        if self.teacher is not None:
-            self.teacher.close()
 
 
 class ColocatedBackend(EngineBackend):
@@ -144,38 +131,20 @@ def awake(trainer: Trainer) -> Generator[None]:
         engine.enable_sleep_mode, engine._llm_weights_sleeping = True, True
 
 
-def join_servers(trainer: Trainer, addresses: Sequence[str]) -> None:
-    """Connects to the servers after the first one, which TRL connects to. `push_weights` then reaches all. A
-    collective."""
-    engine = trainer.vllm_generation
-    engine.clients = [getattr(engine, "vllm_client", None)]
-    for number, address in enumerate(addresses[1:], 1):
-        client = None
-        if trainer.accelerator.is_main_process:
-            port = trainer.args.vllm_group_port + number
-            client = VLLMClient(address, group_port=port, connection_timeout=trainer.args.vllm_server_timeout)
-            client.init_communicator(device=trainer.accelerator.device)
-        engine.clients.append(client)
-    trainer.accelerator.wait_for_everyone()
-
-
 def push_weights(trainer: Trainer) -> int:
     """Pushes the policy's weights to vLLM if an update has changed them, as TRL does before it generates; returns their
     number of updates. A collective.
 
     Raises:
-        SamplerDown: on the first process, if a server does not take them.
+        SamplerDown: on the first process, if the server does not take them.
     """
     if trainer.state.global_step == trainer._last_loaded_step:
         return trainer._last_loaded_step
     if trainer.is_fsdp_enabled:
         strategies.reshard(trainer.model)
     engine, problems = trainer.vllm_generation, []
-    for client in getattr(engine, "clients", [None]):
-        if client is not None:
-            engine.vllm_client = client
-        with _walked_to_the_end(engine, problems if trainer.vllm_mode == "server" else None):
-            engine.sync_weights()
+    with _walked_to_the_end(engine, problems if trainer.vllm_mode == "server" else None):
+        engine.sync_weights()
     if problems:
         raise SamplerDown(f"vLLM's server did not take the weights ({problems[0]}); start it again and resume")
     trainer._last_loaded_step = trainer.state.global_step
