@@ -341,6 +341,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             for listener in self._listeners:
                 if listener.listens(number):
                     self.rollouts.settle()
+                    self.backend.take_back()
                     with self.phases("walks"):
                         found = listener.hear(played)
                     self.recorder.metrics("train", found)
@@ -364,8 +365,8 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
         privileged = self.args.privileged_in(int(update // self.args.steps_per_round))
-        teacher = snapshot.teacher if privileged else None
-        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher)
+        teacher, hand_over = (snapshot.teacher, snapshot.hand_over) if privileged else (None, None)
+        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher, hand_over)
 
     def _begin_next(self, rollouts: RolloutsAhead, snapshot: Snapshot) -> None:
         """Begins to play the next round, if there is one, during credit and update of this one."""
@@ -388,7 +389,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         if not self.use_vllm:
             return OwnBackend(self)
         if not self.args.continuous_play:
-            return EngineBackend(self)
+            return EngineBackend(self, self.processes)
         if self.vllm_mode == "server":
             return ServerBackend(self, self.processes, partial(push_weights, self), partial(sampling_options, self))
         return ColocatedBackend(self, self.processes)
@@ -404,6 +405,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         from alignopsd_trl.measure.training import monte_carlo_advantages
 
         self.rollouts.settle()
+        self.backend.take_back()
         with self.phases("walks"):
             rollouts = self.method.options.walks
             found = monte_carlo_advantages(replays, trajectories, batch, rollouts)

@@ -47,9 +47,11 @@ def with_server(trainer: Any, server: ScriptedServer, **options: Any) -> list[in
         trainer.rollouts.__class__ = RolloutsAhead
         trainer.rollouts.__post_init__()
     trainer.use_vllm, trainer.vllm_mode, trainer.vllm_importance_sampling_correction = True, "server", False
+    trainer._last_loaded_step = -1
 
     def push() -> int:
         pushes.append(trainer.state.global_step)
+        trainer._last_loaded_step = trainer.state.global_step
         return trainer.state.global_step
 
     def asks(temperature: float, max_tokens: int) -> dict[str, Any]:
