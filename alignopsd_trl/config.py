@@ -81,12 +81,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rounds_ahead": (
         {"continuous_play": True, **_SERVERS, "vllm_importance_sampling_correction": True},
-        "plays on vLLM's servers, with weights that are a round old and a correction for that",
-    ),
-    "vllm_server_addresses": (_SERVERS, "is read with servers only"),
-    "vllm_teacher_addresses": (
-        {"use_vllm": True, "continuous_play": True, "teacher_model_kind": "base"},
-        "keeps the initial weights and is asked turn by turn",
+        "plays on a vLLM server, with weights that are a round old and a correction for that",
     ),
     **dict.fromkeys(("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"), _COLOCATED),
 }
@@ -282,32 +277,22 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     # Synchronisation of episodes
     continuous_play: bool = option(
         False,
-        "Episodes do not wait for each other's responses: each process asks its vLLM engine or the servers "
+        "Episodes do not wait for each other's responses: each process asks its vLLM engine or the server "
         "for each turn by itself, with a seed from the episode and the turn's number.",
     )
 
     rounds_ahead: Literal[0, 1] = option(
         0,
-        "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
+        "1: while a round is credited and optimised, vLLM's server plays the next one, with weights that "
         "are a round old at most (docs/experimental.md). 0: on-policy.",
     )
 
-    # Sampling with vLLM's servers
-    vllm_server_addresses: list[str] | None = option(
-        None,
-        "Addresses of several vLLM servers, as http://10.0.0.5:8000. Each gets the weights; a request goes "
-        "to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port.",
-    )
-    vllm_teacher_addresses: list[str] | None = option(
-        None,
-        "Addresses of vLLM servers that think and play for teacher_model_kind='base' with continuous_play: "
-        "started with the model as it was before training; no weights are pushed to them.",
-    )
+    # Sampling with a vLLM server
     vllm_requests_in_flight: PositiveCount = option(
-        256, "Requests that a process has on their way to the servers, at most."
+        256, "Requests that a process has on their way to the server, at most."
     )
     vllm_request_tries: PositiveCount = option(
-        4, "Times that a request is sent to a server that is well, until its episode fails."
+        4, "Times that a request is sent to the server while it is well, until its episode fails."
     )
     vllm_request_backoff: Size = option(
         1.0, "Seconds before the second try of a request; doubled before each further one."
@@ -427,31 +412,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def _check_servers(self) -> None:
         if self.continuous_play and not self._engines_are_apart:
             raise ValueError(
-                "continuous_play=True needs vLLM's servers, or one engine a process, but vllm_tensor_parallel_size="
+                "continuous_play=True needs a vLLM server, or one engine a process, but vllm_tensor_parallel_size="
                 f"{self.vllm_tensor_parallel_size}; set continuous_play=False"
             )
-        self._check_addresses("vllm_teacher_addresses")
-        self._check_addresses("vllm_server_addresses")
-        both = set(self.vllm_teacher_addresses or ()) & set(self.server_addresses)
-        if self.vllm_mode == "server" and both:
-            raise ValueError(
-                f"{both.pop()} is given the policy's weights, so it can't be in vllm_teacher_addresses too"
-            )
-        first = (self.vllm_server_addresses or [self.vllm_server_base_url])[0]
-        if self.vllm_server_base_url not in (None, first):
-            raise ValueError(
-                f"vllm_server_base_url={self.vllm_server_base_url!r} is not the first of vllm_server_addresses="
-                f"{self.vllm_server_addresses}; leave it out"
-            )
-        self.vllm_server_base_url = first
-
-    def _check_addresses(self, name: str) -> None:
-        if (addresses := getattr(self, name)) is None:
-            return
-        if wrong := [one for one in addresses if not one.startswith(("http://", "https://"))]:
-            raise ValueError(f"{name} has {wrong[0]!r}; write it as http://HOST:PORT")
-        if len(set(addresses)) < max(len(addresses), 1):
-            raise ValueError(f"{name}={addresses} must name each server once, and at least one")
 
     def _check_engine(self) -> None:
         tokens, sequences = self.sampler_tokens, self.sampler_sequences
@@ -473,10 +436,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         return self.vllm_mode == "server" or self.vllm_tensor_parallel_size == 1
 
     @property
-    def server_addresses(self) -> list[str]:
-        """Returns the addresses of vLLM's servers."""
-        one = self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}"
-        return self.vllm_server_addresses or [one]
+    def server_address(self) -> str:
+        """Returns the address of vLLM's server."""
+        return self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}"
 
     @property
     def steps_per_round(self) -> Fraction:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult
 from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
-from alignopsd_trl.experimental.server_backend import ServerBackend, teacher_servers
+from alignopsd_trl.experimental.server_backend import ServerBackend
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping, path_as_given
@@ -76,7 +77,7 @@ from alignopsd_trl.training.update import Drift, Update
 from alignopsd_trl.trl_compat.model import initial_weights, loaded_whole, made_for_turns, without_noise
 from alignopsd_trl.trl_compat.own_loop import OwnBackend
 from alignopsd_trl.trl_compat.policy import TrainedPolicy, TrainerLog
-from alignopsd_trl.trl_compat.sampling import ColocatedBackend, EngineBackend
+from alignopsd_trl.trl_compat.sampling import ColocatedBackend, EngineBackend, push_weights, sampling_options
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
@@ -340,6 +341,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             for listener in self._listeners:
                 if listener.listens(number):
                     self.rollouts.settle()
+                    self.backend.take_back()
                     with self.phases("walks"):
                         found = listener.hear(played)
                     self.recorder.metrics("train", found)
@@ -363,8 +365,8 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
         privileged = self.args.privileged_in(int(update // self.args.steps_per_round))
-        teacher = snapshot.teacher if privileged else None
-        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher)
+        teacher, hand_over = (snapshot.teacher, snapshot.hand_over) if privileged else (None, None)
+        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher, hand_over)
 
     def _begin_next(self, rollouts: RolloutsAhead, snapshot: Snapshot) -> None:
         """Begins to play the next round, if there is one, during credit and update of this one."""
@@ -383,16 +385,14 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise
 
     def make_backend(self) -> Backend:
-        """Makes the decoding back end, once. A collective with servers. Override it to use another one for rollouts and
-        evaluations."""
+        """Makes the decoding back end, once. Override it to use another one for rollouts and evaluations."""
         if not self.use_vllm:
             return OwnBackend(self)
         if not self.args.continuous_play:
-            return EngineBackend(self)
-        kind = ServerBackend.joined if self.vllm_mode == "server" else ColocatedBackend
-        backend = kind(self, self.processes)
-        backend.teacher = teacher_servers(self, self.processes)
-        return backend
+            return EngineBackend(self, self.processes)
+        if self.vllm_mode == "server":
+            return ServerBackend(self, self.processes, partial(push_weights, self), partial(sampling_options, self))
+        return ColocatedBackend(self, self.processes)
 
     def _batch(
         self, trajectories: Sequence[Trajectory], snapshot: Snapshot, teacher: PrivilegedTeacher, replays: Replays
@@ -405,6 +405,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         from alignopsd_trl.measure.training import monte_carlo_advantages
 
         self.rollouts.settle()
+        self.backend.take_back()
         with self.phases("walks"):
             rollouts = self.method.options.walks
             found = monte_carlo_advantages(replays, trajectories, batch, rollouts)

@@ -34,14 +34,14 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.environments.batch import SerialBatch
+from alignopsd_trl.experimental.server import Server
 from alignopsd_trl.experimental.server_backend import ServerSampler
-from alignopsd_trl.experimental.servers import Servers
 from alignopsd_trl.rollout import AnySampler, Continuous, Lockstep, Player, Request, Response, Responses
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, result_of
 from alignopsd_trl.turns import Seeds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fakes.servers import ScriptedServer, acting, with_servers  # noqa: E402
+from fakes.servers import ScriptedServer, acting, with_server  # noqa: E402
 from fakes.trainers import make_trainer  # noqa: E402
 
 TICK = 0.01  # seconds: prompts say times in so many
@@ -281,13 +281,13 @@ def served(shape: Shape, episodes: int, token_seconds: float, seed: int) -> dict
 
     found = {"bound": max(Plan(one, shape).seconds(token_seconds) for one in seeds)}
     with ScriptedServer(answer=lambda body: [2, 0], delay=delay) as server:
-        servers = Servers([server.address], episodes)
-        sampler = ServerSampler(servers, {"logprobs": 0})
+        engine = Server(server.address, episodes)
+        sampler = ServerSampler(engine, {"logprobs": 0})
         try:
             for name, one in (("lockstep", Together(sampler)), ("continuous", sampler)):
                 found[name] = play(shape, one, seeds, sleeps=True)
         finally:
-            servers.close()
+            engine.close()
     return found | {
         "wall_ratio": found["lockstep"] / found["continuous"],
         "over_bound": found["continuous"] / found["bound"],
@@ -337,7 +337,7 @@ def trained(ahead: int, turn: float, update: float, rounds: int) -> dict[str, fl
     """
     with TemporaryDirectory() as folder, ScriptedServer(acting, lambda body: turn) as server:
         trainer = make_trainer(Path(folder), max_steps=rounds, self_check=False, save_trajectories=True)
-        with_servers(trainer, server, rounds_ahead=ahead)
+        with_server(trainer, server, rounds_ahead=ahead)
         inner, began = trainer.compute_loss, []
 
         def compute_loss(*arguments: Any, **options: Any) -> Any:

@@ -28,8 +28,8 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import open_batch
 from alignopsd_trl.environments.loading import load
+from alignopsd_trl.experimental.server import Patience, Server
 from alignopsd_trl.experimental.server_backend import ServerSampler
-from alignopsd_trl.experimental.servers import Patience, Servers
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.rollout import Continuous, Player, Request, Response, episode_seeds
 from alignopsd_trl.sampling.vllm import SteppingSampler
@@ -217,8 +217,8 @@ def served(episodes: int, temperature: float, address: str) -> dict[str, Any]:
 
 def client(address: str, way: str, temperature: float, folder: Path, episodes: int, first: int) -> None:
     """One of two processes: waits for the other, and plays."""
-    servers = Servers([address], episodes)
-    sampler = ServerSampler(servers, {"temperature": temperature, "max_tokens": TOKENS, "logprobs": 0})
+    engine = Server(address, episodes)
+    sampler = ServerSampler(engine, {"temperature": temperature, "max_tokens": TOKENS, "logprobs": 0})
     play(Silent(), episodes, first)
     (folder / f"{first}.ready").touch()
     while len(list(folder.glob("*.ready"))) < 2:
@@ -226,7 +226,7 @@ def client(address: str, way: str, temperature: float, folder: Path, episodes: i
     try:
         found = play(sampler if way == "continuous" else InLockstep(sampler), episodes, first)
     finally:
-        servers.close()
+        engine.close()
     (folder / f"{first}.json").write_text(json.dumps(found))
 
 
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str]) -> None:
     process, address = server(log)
     try:
         own, found = engine(), {}
-        Servers([address], 1, Patience(away=600.0)).close()  # waits until it is there
+        Server(address, 1, Patience(away=600.0)).close()  # waits until it is there
         for temperature in (0.0, 1.0):
             found[f"colocated, temperature {temperature:g}"] = colocated(given.episodes, temperature, own)
             found[f"server, temperature {temperature:g}"] = served(given.episodes, temperature, address)

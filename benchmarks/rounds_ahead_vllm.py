@@ -22,11 +22,11 @@ from continuous_vllm import LENGTH, POLICY, SUITE, TOKENS, TURNS, server
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
 from alignopsd_trl.environments.loading import load
+from alignopsd_trl.experimental.server import Patience, Server
 from alignopsd_trl.experimental.server_backend import ServerBackend
-from alignopsd_trl.experimental.servers import Patience, Servers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fakes.servers import ScriptedServer, with_servers  # noqa: E402
+from fakes.servers import ScriptedServer, with_server  # noqa: E402
 from fakes.trainers import variety  # noqa: E402
 
 
@@ -74,7 +74,7 @@ def push(trainer: AlignOPSDTrainer, address: str, folder: Path) -> int:
 def to_server(trainer: AlignOPSDTrainer, address: str, folder: Path, ahead: int) -> None:
     """Lets a trainer sample there, as if TRL had joined the server."""
     with ScriptedServer() as unused:
-        with_servers(trainer, unused, vllm_server_addresses=[address], rounds_ahead=ahead)
+        with_server(trainer, unused, vllm_server_base_url=address, rounds_ahead=ahead)
     trainer.vllm_importance_sampling_correction = True
     trainer.backend = trainer.samplers.backend = ServerBackend(
         trainer,
@@ -124,7 +124,7 @@ def main() -> None:
     process, address = server(given.output.with_suffix(".server.log"))
     folder = Path(mkdtemp())
     try:
-        Servers([address], 1, Patience(away=600.0)).close()  # waits until it is there
+        Server(address, 1, Patience(away=600.0)).close()  # waits until it is there
         found = {f"rounds_ahead={ahead}": run(address, folder, given, ahead) for ahead in (0, 1)}
     finally:
         process.terminate()

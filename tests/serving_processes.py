@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fakes.servers import ScriptedServer, acting, with_servers
+from fakes.servers import ScriptedServer, acting, with_server
 from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import Watched, make_trainer
 
@@ -37,13 +37,13 @@ def main(folder: Path) -> None:
     for name, options in (("well", {}), ("well_ahead", {"rounds_ahead": 1})):
         with ScriptedServer(acting, uneven) as server:
             trainer = make(folder, name, max_steps=2)
-            with_servers(trainer, server, **options)
+            with_server(trainer, server, **options)
             trainer.train()
             saved(folder, name, trainer.seen_rows)
     for name, options in (("gone", {}), ("gone_ahead", {"rounds_ahead": 1})):
         with ScriptedServer(acting) as server:
             trainer = make(folder, name, max_steps=3, method="grpo")  # without thinking, which would meet it before
-            with_servers(trainer, server, vllm_server_timeout=1.0, **options)
+            with_server(trainer, server, vllm_server_timeout=1.0, **options)
             saved(folder, name, message(trainer, server))
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import difference, make_config, make_trainer, with_sampler
+from fakes.trainers import difference, make_config, make_trainer
 from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.chat.thinking import parse_response
@@ -403,10 +403,3 @@ def test_shards_that_no_others_can_take_the_place_of_are_refused(zero: dict[str,
 def test_no_ordinary_sibling_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="privileged_siblings=4 leaves no ordinary sibling of num_generations=4"):
         make_config(tmp_path, privileged_siblings=4)
-
-
-def test_an_engine_has_the_policys_weights_alone(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, teacher_model_kind="base", method="rlsd")
-    with_sampler(trainer, 0.0)
-    with pytest.raises(ValueError, match="can't think or play with use_vllm=True"):
-        trainer.samplers.thinker().respond([[1, 2]])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from fakes.servers import Fault, ScriptedServer, acting, with_servers
+from fakes.servers import Fault, ScriptedServer, acting, with_server
 from fakes.toy import toy_dataset
 from fakes.trainers import make_config, make_trainer, with_sampler
 from torch.utils.data import BatchSampler
@@ -26,13 +26,10 @@ from alignopsd_trl.training.order import EpochSampler, Upcoming
 from alignopsd_trl.trl_compat.policy import sampling_ratio
 
 
-def made(
-    folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, teacher: str | None = None, **options: Any
-) -> Any:
-    """A trainer on a server, with the address of another one that keeps the initial weights."""
+def made(folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, **options: Any) -> Any:
+    """A trainer on a server."""
     trainer: Any = make_trainer(folder, max_steps=steps, self_check=False, **options)
-    kept = {"vllm_teacher_addresses": [teacher]} if teacher else {}
-    trainer.pushes = with_servers(trainer, server, rounds_ahead=ahead, **kept)
+    trainer.pushes = with_server(trainer, server, rounds_ahead=ahead)
     trainer.began = []
     if not ahead:
         return trainer
@@ -248,25 +245,6 @@ def test_the_teacher_plays_ahead_too(tmp_path: Path) -> None:
     assert frame.groupby("step").privileged.sum().tolist() == [2, 2, 0]
 
 
-@pytest.mark.full
-def test_a_teacher_on_servers_of_its_own_plays_ahead_and_is_not_paused(tmp_path: Path) -> None:
-    options = {"method": "align_opsd", "privileged_siblings": 1, "teacher_model_kind": "base"}
-    with ScriptedServer(acting) as server, ScriptedServer(acting) as kept:
-        plain = made(tmp_path / "0", server, ahead=0, teacher=kept.address, **options)
-        plain.train()
-        count = len(kept.bodies)
-        ahead = made(tmp_path / "1", server, teacher=kept.address, save_trajectories=True, **options)
-        ahead.train()
-    assert same(plain.seen_rows, ahead.seen_rows)
-    asked = [
-        sorted((body["prompt"], body["seed"]) for body in part) for part in (kept.bodies[:count], kept.bodies[count:])
-    ]
-    assert asked[0] == asked[1] != []
-    assert server.orders == ["/pause?mode=keep", "/resume"] * 2 and not kept.orders
-    frame = read_records(tmp_path / "1" / "trajectories")
-    assert (frame[frame.privileged].staleness == 0).all() and frame.staleness.max() <= 1
-
-
 # Ends
 
 
@@ -301,7 +279,7 @@ def test_servers_that_go_away_while_a_round_is_played_ahead_end_the_run_with_a_c
             return inner(asked, alone)
 
         trainer.rollouts.play_groups = play
-        with pytest.raises(SamplerDown, match="start the servers again and resume"):
+        with pytest.raises(SamplerDown, match="start the server again and resume"):
             trainer.train()
     assert whole_checkpoints(tmp_path)[-1].name == "checkpoint-1" and ended()
 
@@ -401,7 +379,7 @@ def test_servers_go_on_after_a_push_that_failed(tmp_path: Path) -> None:
         for name, value in {
             "rounds_ahead": 1,
             "vllm_mode": "server",
-            "vllm_server_addresses": [server.address],
+            "vllm_server_base_url": server.address,
         }.items():
             setattr(config, name, value)
         backend = ServerBackend(SimpleNamespace(args=config), _Alone(), push, lambda *rest: {})
@@ -412,5 +390,5 @@ def test_servers_go_on_after_a_push_that_failed(tmp_path: Path) -> None:
             backend.push(2)
         assert server.orders == ["/pause?mode=keep", "/resume"] * 2
         server.stop()
-        with pytest.raises(SamplerDown, match=f"{server.address} does not pause .*start the servers again and resume"):
+        with pytest.raises(SamplerDown, match=f"{server.address} does not pause .*start the server again and resume"):
             backend.push(3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.servers import Fault, ScriptedServer, acting, with_servers
+from fakes.servers import Fault, ScriptedServer, acting, with_server
 from fakes.trainers import make_trainer
 from launching import TESTS, run_script
 
@@ -21,10 +21,10 @@ def uneven(body: dict[str, Any]) -> float:
     return 0.02 * (body["seed"] % 4)
 
 
-def played(folder: Path, *servers: ScriptedServer, options: Any = (), **config: Any) -> Any:
+def played(folder: Path, server: ScriptedServer, options: Any = (), **config: Any) -> Any:
     """A trainer after two rounds."""
     trainer: Any = make_trainer(folder, max_steps=2, self_check=False, **config)
-    trainer.pushes = with_servers(trainer, *servers, **dict(options))
+    trainer.pushes = with_server(trainer, server, **dict(options))
     trainer.train()
     return trainer
 
@@ -87,7 +87,7 @@ def test_a_request_that_fails_for_good_costs_its_episode_and_is_recorded(tmp_pat
 def test_servers_gone_for_good_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     with ScriptedServer(acting) as server:
         trainer = make_trainer(tmp_path, max_steps=3, self_check=False)
-        with_servers(trainer, server, vllm_server_timeout=0.5)
+        with_server(trainer, server, vllm_server_timeout=0.5)
         inner = trainer.rollouts.play_groups
 
         def play(asked: Any) -> Any:
@@ -96,7 +96,7 @@ def test_servers_gone_for_good_end_the_run_with_a_checkpoint(tmp_path: Path) -> 
             return inner(asked)
 
         trainer.rollouts.play_groups = play
-        with pytest.raises(SamplerDown, match=f"no answer from {server.address} for 0.5 s; start the servers again"):
+        with pytest.raises(SamplerDown, match=f"no answer from {server.address} for 0.5 s; start the server again"):
             trainer.train()
     assert whole_checkpoints(tmp_path)[-1].name == "checkpoint-1"
 
@@ -106,24 +106,6 @@ def test_thinking_and_panels_come_from_the_servers_too(tmp_path: Path) -> None:
         trainer = played(tmp_path, server, method="align_opsd", teacher_max_completion_length=10)
         limits = {body["max_tokens"] for body in server.bodies}
     assert limits == {10, 12} and trainer.state.global_step == 2
-
-
-def test_a_teacher_that_stands_still_thinks_and_plays_on_servers_of_its_own(tmp_path: Path) -> None:
-    def restarted(body: dict[str, Any]) -> list[int]:
-        kept.born += 1  # it has the weights that it was started with, so it may be started again
-        return acting(body)
-
-    options = {"method": "align_opsd", "teacher_max_completion_length": 10, "save_trajectories": True}
-    options |= {"teacher_model_kind": "base", "privileged_siblings": 2}
-    with ScriptedServer(acting) as pushed, ScriptedServer(restarted) as kept:
-        trainer = played(tmp_path, pushed, options={"vllm_teacher_addresses": [kept.address]}, **options)
-    assert trainer.pushes == [0, 1]
-    assert {body["max_tokens"] for body in pushed.bodies} == {12}
-    assert {body["max_tokens"] for body in kept.bodies} == {10, 12}
-    found = read_records(tmp_path / "trajectories").skill_text.unique()
-    skills = [as_text(trainer.processing_class(text)["input_ids"]) for text in found]
-    assert all(any(skill in as_text(body["prompt"]) for skill in skills) for body in kept.bodies)
-    assert not any(skill in as_text(body["prompt"]) for skill in skills for body in pushed.bodies)
 
 
 @pytest.fixture(scope="module")
@@ -165,5 +147,5 @@ def test_two_processes_that_ask_by_themselves_play_as_one(two: Path, tmp_path: P
 @pytest.mark.parametrize("name", ["gone", "gone_ahead"])
 def test_a_server_that_one_process_has_lost_ends_both_with_its_message_and_a_checkpoint(two: Path, name: str) -> None:
     messages = load(two, name)
-    assert messages[0] == messages[1] and "; start the servers again" in messages[0]
+    assert messages[0] == messages[1] and "; start the server again" in messages[0]
     assert whole_checkpoints(two / name)[-1].name == "checkpoint-1"

@@ -51,7 +51,6 @@ METHODS = {
 """Methods of TRL's trainer and those below it that are overridden or called: how their arguments begin."""
 
 PLACES = (
-    "trl.generation.vllm_client:VLLMClient.init_communicator",
     "trl.generation.vllm_generation:extract_logprobs",
     "trl.generation.vllm_generation:VLLMGeneration",
     "trl.models.utils:disable_gradient_checkpointing",

@@ -26,12 +26,14 @@ class Engine:
     def __init__(self, room: int = 256):
         self.room, self.steps, self.most = room, 0, 0
         self.requests: dict[str, list[int]] = {}
+        self.adapters: list[Any] = []
         self._left: dict[str, int] = {}
         self._tokenizer = build_tokenizer()
 
-    def add_request(self, name: str, prompt: dict[str, list[int]], seed: int) -> None:
+    def add_request(self, name: str, prompt: dict[str, list[int]], seed: int, lora_request: Any) -> None:
         if len(prompt["prompt_token_ids"]) > 500:
             raise LookupError("the prompt is too long")
+        self.adapters.append(lora_request)
         self.requests[name] = toy_response(self._tokenizer, [*prompt["prompt_token_ids"], seed])
         self._left[name] = len(self.requests[name])
         self.most = max(self.most, len(self.requests))
@@ -89,3 +91,16 @@ def test_a_request_that_the_engine_refuses_fails_alone() -> None:
     with pytest.raises(RequestFailed, match="vLLM refused the request: the prompt is too long"):
         wrong.result()
     assert right.result().ids and engine.waiting == 0
+
+
+def test_policy_and_teacher_are_asked_side_by_side() -> None:
+    engine = Engine()
+    policy = sampler(engine).instead("adapter-3")
+    teacher = policy.instead(None)
+    futures = [one.submit(Request([5, 6, number], number)) for number in range(3) for one in (policy, teacher)]
+    assert engine.adapters == ["adapter-3", None] * 3 and policy.waiting == 6
+    while policy.advance():
+        pass
+    assert all(future.done() for future in futures), "a step of either fulfils the requests of both"
+    policy.drop()
+    teacher.drop()

@@ -153,12 +153,11 @@ def _privileged(run: Intended) -> None:
             f"privileged_siblings={siblings} read a skill in their prompts, so there must be a skill_bank: pass "
             "'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or a function"
         )
-    served = run.args.vllm_teacher_addresses
-    if run.args.use_vllm and kind != "live" and not served and (siblings or run.method.needs_encoder):
+    if run.args.rounds_ahead and kind != "live" and (siblings or run.method.needs_encoder):
         asked = "plays" if siblings else "thinks"
         raise ValueError(
-            f"teacher_model_kind={kind!r} {asked}, but use_vllm=True, whose engine has the policy's weights alone; use "
-            "teacher_model_kind='live', 'base' with vllm_teacher_addresses, or use_vllm=False"
+            f"teacher_model_kind={kind!r} {asked} with weights that the server has in place of the policy's, but with "
+            f"rounds_ahead={run.args.rounds_ahead} it plays on; use rounds_ahead=0 or teacher_model_kind='live'"
         )
 
 

@@ -1,1 +1,1 @@
-"""Features that no GPU has run: pools of vLLM servers, teacher servers, overlapping rounds (docs/experimental.md)."""
+"""Features that no GPU has run: vLLM servers with continuous play, overlapping rounds (docs/experimental.md)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -64,6 +65,8 @@ class Player:
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
             first ones. They are trained on the ordinary prompt, so the sampler's log-probs of their turns are dropped.
         teacher: samples these episodes; by default ``sampler``.
+        hand_over: where an engine has the weights of one of the two alone: gives it the teacher's while the context is
+            open. These episodes are then played after the others.
         sampling_seed: part of the seed of each request, beside the episode's seeds, its number among equal ones, its
             label in ``draws`` and the turn's number.
         update: the number of updates before these episodes are trained on, for `Turn.staleness`.
@@ -86,6 +89,7 @@ class Player:
     until_lost: bool = False
     privileged_siblings: int = 0
     teacher: AnySampler | None = None
+    hand_over: Callable[[], AbstractContextManager[None]] | None = None
     sampling_seed: int = 0
     update: int | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
@@ -131,9 +135,19 @@ class Player:
         episodes = self._begin(rows, seeds, tasks, draws or [""] * len(rows))
         self._first_prompts: dict[tuple[str, str], str] = {}
         self._together(lambda: self._open(episodes))
-        queues = self._queues()
-        given = prefixes or [()] * len(episodes)
-        works = [self._play(*one, queues) for one in zip(episodes, given, strict=True)]
+        given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
+        if self.hand_over is None:
+            self._drive(given, self._queues())
+        else:
+            self._drive([one for one in given if not one[0].trajectory.privileged], self._queues())
+            with self.hand_over():
+                self._drive([one for one in given if one[0].trajectory.privileged], self._queues())
+        self._together(lambda: self._finish(episodes))
+        return [episode.trajectory for episode in episodes]
+
+    def _drive(self, given: Sequence[tuple[Episode, Sequence[str]]], queues: Queues) -> None:
+        """Plays episodes, each after its prefix, to their ends."""
+        works = [self._play(*one, queues) for one in given]
         others = [] if queues.teacher is queues.sampler else [queues.teacher]
         driver = Driver(works, [queues.sampler, *others], [queues.prompts, queues.steps])
         try:
@@ -144,8 +158,6 @@ class Player:
                 driver.meet()
         finally:
             driver.close()
-        self._together(lambda: self._finish(episodes))
-        return [episode.trajectory for episode in episodes]
 
     def _together(self, act: Callable[[], None]) -> None:
         """Calls ``act``. If it raises one of `ENDS` on any process, all processes raise that."""

@@ -165,9 +165,13 @@ class SortedByLength:
         size = self._size(prompts)
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         responses: list[list[int]] = [[] for _ in prompts]
+        log_probs: list[list[float]] | None = [[] for _ in prompts]
         for first in range(0, len(order), size):
             rows = order[first : first + size]
-            sampled = self._sampler.respond([prompts[row] for row in rows], until).ids
-            for row, response in zip(rows, sampled, strict=True):
-                responses[row] = response
-        return Responses(responses, None)
+            sampled, known = self._sampler.respond([prompts[row] for row in rows], until)
+            log_probs = None if known is None else log_probs
+            for place, row in enumerate(rows):
+                responses[row] = sampled[place]
+                if log_probs is not None and known is not None:
+                    log_probs[row] = known[place]
+        return Responses(responses, log_probs)

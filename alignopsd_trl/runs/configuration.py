@@ -27,7 +27,7 @@ FREE_ON_RESUME = frozenset(
     "activation_checkpointing activation_checkpointing_kwargs "
     "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "
     "local_rank ddp_backend torch_empty_cache_steps vllm_gpu_memory_utilization vllm_server_host vllm_server_port "
-    "vllm_server_base_url vllm_server_timeout vllm_group_port vllm_server_addresses vllm_teacher_addresses "
+    "vllm_server_base_url vllm_server_timeout vllm_group_port "
     "vllm_requests_in_flight vllm_request_tries vllm_request_backoff vllm_request_timeout "
     "ds3_gather_for_generation".split()
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,8 @@ from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Responses
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+
+HandOver = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,20 @@ class TeacherSampler:
 
 
 @dataclass(frozen=True)
-class SilentTeacher:
-    """A [`~alignopsd_trl.rollout.BatchSampler`] that raises `ValueError`: its teacher can only score, since vLLM holds
-    the policy's weights alone."""
+class HeldTeacher:
+    """A [`~alignopsd_trl.rollout.BatchSampler`] on an engine that takes the teacher's weights in place of the policy's.
 
-    kind: str
+    Args:
+        sampler: on this engine.
+        held: gives the engine the teacher's weights, if it has others, and keeps them while it is open.
+    """
+
+    sampler: BatchSampler
+    held: HandOver
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        raise ValueError(
-            f"teacher_model_kind={self.kind!r} can't think or play with use_vllm=True, whose engine has the policy's "
-            "weights alone; use teacher_model_kind='live', 'base' with vllm_teacher_addresses, or use_vllm=False"
-        )
+        with self.held():
+            return self.sampler.respond(prompts, until)
 
 
 class Backend(ABC):
@@ -85,14 +90,18 @@ class Backend(ABC):
         """
         return len(prompts)
 
-    def of_teacher(self, sampler: Any, weights: TeacherWeights, limit: int) -> AnySampler:
-        """Makes the teacher's sampler from the policy's.
-
-        Args:
-            weights: of the teacher.
-            limit: tokens of a response.
-        """
+    def of_teacher(self, sampler: Any, weights: TeacherWeights) -> AnySampler:
+        """Makes the teacher's sampler from the policy's, for calls between which others may ask the policy. A
+        collective."""
         return TeacherSampler(sampler, weights)
+
+    def hand_over(self, weights: TeacherWeights) -> HandOver | None:
+        """Returns what gives an engine the teacher's weights for a whole play; `None` where the teacher can be asked
+        beside the policy."""
+        return None
+
+    def take_back(self) -> None:  # noqa: B027 (without an engine there is nothing to take)
+        """Gives an engine the policy's weights again, if the teacher's are in their place. A collective."""
 
     def together(self, sampler: BatchSampler) -> BatchSampler:
         """Makes the sampler fit for calls that all processes make together."""

@@ -20,13 +20,22 @@ class SteppingSampler(Continuous):
         engine: vLLM's ``LLMEngine``, with the policy's weights.
         parameters: makes vLLM's ``SamplingParams`` from a request's seed, with the final output only.
         read: makes the response from vLLM's ``RequestOutput``.
+        adapter: vLLM's ``LoRARequest``; `None` where the engine's weights are asked as they are.
     """
 
     takes_schemas = True
 
-    def __init__(self, engine: Any, parameters: Callable[[int], Any], read: Callable[[Any], Response]):
-        self._engine, self._parameters, self._read = engine, parameters, read
+    def __init__(
+        self, engine: Any, parameters: Callable[[int], Any], read: Callable[[Any], Response], adapter: Any = None
+    ):
+        self._engine, self._parameters, self._read, self._adapter = engine, parameters, read, adapter
         self._asked: dict[str, Future[Response]] = {}
+
+    def instead(self, adapter: Any) -> SteppingSampler:
+        """Returns a sampler of another adapter, `None` for none; a step of either fulfils the requests of both."""
+        other = SteppingSampler(self._engine, self._parameters, self._read, adapter)
+        other._asked = self._asked
+        return other
 
     @property
     def waiting(self) -> int:
@@ -36,7 +45,7 @@ class SteppingSampler(Continuous):
         future: Future[Response] = Future()
         name, prompt = f"turn-{next(_NUMBERS)}", {"prompt_token_ids": list(request.prompt_ids)}
         try:
-            self._engine.add_request(name, prompt, self._parameters_of(request))
+            self._engine.add_request(name, prompt, self._parameters_of(request), lora_request=self._adapter)
         except Exception as error:  # of vLLM's own classes, for example if a prompt is too long for the engine
             future.set_exception(RequestFailed(f"vLLM refused the request: {error}"))
         else:
@@ -62,7 +71,7 @@ class SteppingSampler(Continuous):
     def drop(self) -> None:
         if self._asked:
             self._engine.abort_request(list(self._asked))
-            self._asked = {}
+            self._asked.clear()
 
 
 class TogetherSampler:

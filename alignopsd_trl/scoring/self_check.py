@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.rollout import BatchSampler
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
 from alignopsd_trl.turns import TurnBatch
@@ -56,7 +57,8 @@ CHECKS = {
         "keep disable_dropout=True and set share_prefixes=False",
     ),
     "sampler": (
-        "the sampler's log-probs of its own responses differ from the trainer's",
+        "the sampler's log-probs of its own responses, or of those of a teacher with other weights, differ from the "
+        "trainer's",
         "see that the sampler runs the trained weights at the trainer's temperature (a server: the same model, "
         "--logprobs-mode processed_logprobs, a connection for the weight push; colocated: vllm_model_impl, "
         "vllm_engine_options)",
@@ -89,6 +91,7 @@ class SelfCheck:
         forwards: of scoring.
         sampled: whether the sampler gives log-probs.
         exact: whether the policy computes in float32.
+        thinks: an engine's teacher with weights of its own, as it scores and as it samples.
     """
 
     processes: ProcessGroup
@@ -100,6 +103,7 @@ class SelfCheck:
     forwards: Forwards
     sampled: bool
     exact: bool
+    thinks: tuple[ScoringModel, BatchSampler] | None = None
 
     def first_round(self, batch: TurnBatch) -> dict[str, float]:
         """Makes all comparisons.
@@ -117,6 +121,7 @@ class SelfCheck:
         found["batching"] = _mean(plain - self._score(self.policy, few, rows, budget=1), few)
         if self.reference is not None:
             found["reference"] = _mean(plain - self._score(self.reference, few, rows), few)
+        self._add_thinking(found, few)
         if self.teacher is not None:
             found["empty_skill"] = _mean(plain - self.teacher(few, rows, rows), few)
         if self.forwards.shared:
@@ -128,7 +133,29 @@ class SelfCheck:
         sampler show whether it gets the weights."""
         few = unlike(batch, ROWS)
         plain = self._score(self.policy, few, torch.arange(len(few))) if self.sampled else None
-        return self._judge(self._cheap(few, plain), strict)
+        found = self._cheap(few, plain)
+        if strict:
+            self._add_thinking(found, few)
+        return self._judge(found, strict)
+
+    def _add_thinking(self, found: dict[str, float | None], few: TurnBatch) -> None:
+        """Adds the teacher's difference to the sampler's, from fresh responses of it."""
+        if self.thinks is None:
+            return
+        model, sampler = self.thinks
+        count = self.processes.agree(len(few))
+        prompts = [list(turn.prompt_ids) for turn in few.turns]
+        responses, known = sampler.respond([*prompts, *[[self.forwards.pad_id] * 2] * (count - len(few))])
+        turns = [dataclasses.replace(turn, response_ids=ids) for turn, ids in zip(few.turns, responses, strict=False)]
+        own = self._score(model, dataclasses.replace(few, turns=turns), torch.arange(len(few))).cpu()
+        gaps = [
+            abs(one - other)
+            for row, values in enumerate((known or [])[: len(few)])
+            for one, other in zip(own[row].tolist(), values, strict=False)
+            if other is not None  # TRL's for a log-prob that is not finite
+        ]
+        if gaps:
+            found["sampler"] = max(found.get("sampler") or 0.0, sum(gaps) / len(gaps))
 
     def _cheap(self, few: TurnBatch, plain: torch.Tensor | None) -> dict[str, float | None]:
         found: dict[str, float | None] = {}

@@ -33,6 +33,9 @@ class TeacherWeights(TrainerCallback):
         model: whole on each process, or in ZeRO-3's shards.
         given: parameters by name whose values are used without a copy; by default the model's are copied.
         accelerator: shards the model.
+
+    Attributes:
+        adds_nothing: whether they are those of a fresh LoRA adapter, so that they are the model without it.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class TeacherWeights(TrainerCallback):
         self._whole = {name for name in self._trained if held(source[name]) is source[name]}
         values = {name: held(source[name]).detach() for name in self._trained}
         self._values = {name: value.clone() for name, value in values.items()} if given is None else values
-        self._adds_nothing = self._whole == self._values.keys() and _adds_nothing(self._values)
+        self.adds_nothing = self._whole == self._values.keys() and _adds_nothing(self._values)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **also: Any) -> None:
         reshard(self._model, self._accelerator)
@@ -64,10 +67,16 @@ class TeacherWeights(TrainerCallback):
         """Swaps the values into the model while the context is open; it must not be trained meanwhile. Only FSDP2's
         shards are copied, since FSDP2 keeps pointers to their memory. A LoRA adapter that adds nothing is switched off
         instead, which spares its products."""
-        if self._adds_nothing:
+        if self.adds_nothing:
             with self._model.disable_adapter():
                 yield
             return
+        with self.swapped():
+            yield
+
+    @contextlib.contextmanager
+    def swapped(self) -> Generator[None]:
+        """As `in_place`, but the model's parameters have the values, whatever they are: a push reads them."""
         self._swap()
         try:
             yield
@@ -89,7 +98,7 @@ class TeacherWeights(TrainerCallback):
     @torch.no_grad()
     def follow(self, rate: float) -> None:
         """Moves the values towards the model's, by the fraction ``rate`` of the difference."""
-        self._adds_nothing = False
+        self.adds_nothing = False
         reshard(self._model, self._accelerator)
         for name, parameter in self._trained.items():
             self._values[name].lerp_(held(parameter), rate)
@@ -106,7 +115,7 @@ class TeacherWeights(TrainerCallback):
         """Loads the values that `save` wrote, before training begins. Every process must call it."""
         for name, value in load_file(folder / FILE).items():
             self._values[name].copy_(part_of(value, self._trained[name]))
-        self._adds_nothing = False
+        self.adds_nothing = False
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:

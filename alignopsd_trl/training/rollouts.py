@@ -29,6 +29,7 @@ from alignopsd_trl.rollout import (
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.runs.progress import Bar
+from alignopsd_trl.sampling.backend import HandOver
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory
@@ -41,7 +42,7 @@ class ToPlay(NamedTuple):
         rows: rows of the dataset; those of a sibling group are adjacent.
         update, updates: numbers of updates before the round and of the whole run.
         privileged, teacher: number of siblings of each group that are played with the skill in the prompt, and their
-            sampler, as in [`Player`].
+            sampler, with ``hand_over`` as in [`Player`].
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -51,6 +52,7 @@ class ToPlay(NamedTuple):
     method: Method
     privileged: int = 0
     teacher: AnySampler | None = None
+    hand_over: HandOver | None = None
 
 
 class Counters:
@@ -208,6 +210,7 @@ class Rollouts:
         with alone or self._bar_of(asked) as progress:
             player = self.training_player(asked.sampler, asked.method, progress)
             player.privileged_siblings, player.teacher, player.update = asked.privileged, asked.teacher, asked.update
+            player.hand_over = asked.hand_over
             if alone is not None:
                 player.agree, player.each = lambda number: number, lambda value: [value]
             return player.play(asked.rows, seeds, tasks)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Player, SortedByLength
-from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.sampling.backend import Backend, HandOver
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.turns import Trajectory, TurnBatch
@@ -27,6 +27,7 @@ class Snapshot:
         prefixes: cache of encoded prompts; `None` where the policy does not sample in this process.
         privileged_prefixes: that of ``thinker``: the same one, unless the teacher has weights of its own.
         teacher: plays privileged siblings; `None` if the policy itself does.
+        hand_over: as in [`~alignopsd_trl.rollout.Player`].
     """
 
     sampler: AnySampler
@@ -34,6 +35,7 @@ class Snapshot:
     prefixes: PrefixCache | None = None
     privileged_prefixes: PrefixCache | None = None
     teacher: AnySampler | None = None
+    hand_over: HandOver | None = None
 
 
 @dataclass(eq=False)
@@ -63,14 +65,15 @@ class Samplers:
                 yield Snapshot(sampler, self.thinker(prefixes), prefixes, prefixes)
                 return
             with self.backend.prefixes(caches) as own:
-                player = self._of_teacher(self.backend.sampler(temperature, limit, own), limit)
-                yield Snapshot(sampler, self.thinker(own), prefixes, own, player)
+                player, hand_over = self.backend.sampler(temperature, limit, own), self.backend.hand_over(self.teacher)
+                player = self._of_teacher(player) if hand_over is None else player
+                yield Snapshot(sampler, self.thinker(own), prefixes, own, player, hand_over)
 
     def thinker(self, prefixes: PrefixCache | None = None) -> BatchSampler:
         """Makes the sampler of privileged reasoning traces, which has its own token limit."""
         limit = self.config.teacher_max_completion_length or self.config.max_completion_length
         fits = partial(self.backend.rows_at_once, limit=limit, least=self.slots, prefixes=prefixes)
-        sampler = self._of_teacher(self.backend.sampler(self.config.temperature, limit, prefixes), limit)
+        sampler = self._of_teacher(self.backend.sampler(self.config.temperature, limit, prefixes))
         return self.backend.together(SortedByLength(sampler, fits))
 
     @contextlib.contextmanager
@@ -79,8 +82,8 @@ class Samplers:
         with self.backend.ready(), self.backend.prefixes() as prefixes:
             yield self.backend.sampler(temperature, self.config.max_completion_length, prefixes)
 
-    def _of_teacher(self, sampler: Any, limit: int) -> Any:
-        return sampler if self.teacher is None else self.backend.of_teacher(sampler, self.teacher, limit)
+    def _of_teacher(self, sampler: Any) -> Any:
+        return sampler if self.teacher is None else self.backend.of_teacher(sampler, self.teacher)
 
     def close(self) -> None:
         """Closes connections of the back end; the next round or evaluation opens new ones."""

@@ -158,6 +158,9 @@ class Scorer:
                 forwards=self._forwards(prefixes),
                 sampled=self.trained.sampled_by_engine,
                 exact=self.trained.computes_exactly,
+                thinks=(self.privileged, teacher.sampler)
+                if self.privileged and self.trained.sampled_by_engine
+                else None,
             )
             self._checks += 1
             if self._checks == 1:

@@ -71,8 +71,7 @@ PRIVATE = {
     "config._attn_implementation": "which masks attention takes",
 }
 """Private names that these modules read, call or patch, with reasons. Public names that they patch for a while are
-`vllm_generation.LLM`, `VLLMGeneration.vllm_client` (each of several servers gets the weights),
-`grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
+`vllm_generation.LLM`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
 
 # Accelerate calls the device of each of several CPU processes cpu:0, and transformers loads the optimiser's state to
 # that name; torch knows the device as cpu alone.

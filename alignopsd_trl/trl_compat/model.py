@@ -21,6 +21,7 @@ from alignopsd_trl.options import as_mapping
 from alignopsd_trl.patched import patched
 from alignopsd_trl.scoring.packing import why_plain
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.trl_compat.adapters import AdapterEngine
 
 if TYPE_CHECKING:
     from alignopsd_trl.config import AlignOPSDConfig
@@ -55,8 +56,8 @@ def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
     """
     if whole and args.world_size > 1:
         args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), "device_map": None}
-    sharded = patched(grpo_trainer, prepare_fsdp=_shard_frozen)
-    with sharded, engine_options(args.engine_options), patched(args, entropy_coef=0.0):
+    ours = patched(grpo_trainer, prepare_fsdp=_shard_frozen, VLLMGeneration=AdapterEngine)
+    with ours, engine_options(args.engine_options), patched(args, entropy_coef=0.0):
         yield
 
 

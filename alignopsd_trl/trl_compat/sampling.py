@@ -1,4 +1,4 @@
-"""Samples from the policy through TRL: vLLM in the process or on servers, or transformers' ``generate``."""
+"""Samples from the policy through TRL: vLLM in the process or on a server, or transformers' ``generate``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from trl.generation import vllm_generation
-from trl.generation.vllm_client import VLLMClient
 
 from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Response, Responses, SamplerDown
-from alignopsd_trl.sampling.backend import Backend, SilentTeacher
+from alignopsd_trl.sampling.backend import Backend, HandOver, HeldTeacher
 from alignopsd_trl.sampling.plain import by_options_alone
 from alignopsd_trl.sampling.vllm import SteppingSampler, TogetherSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
@@ -26,6 +25,9 @@ from alignopsd_trl.trl_compat.model import policy_of
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
+
+TEACHERS = -2
+"""In place of the update whose weights vLLM has, in TRL's ``_last_loaded_step``: it has the teacher's."""
 
 
 class EngineSampler:
@@ -37,8 +39,16 @@ class EngineSampler:
         max_tokens: maximum of tokens in a response.
     """
 
+    _instead: tuple[Any] | None = None
+
     def __init__(self, trainer: Trainer, temperature: float, max_tokens: int):
         self._trainer, self._temperature, self._max_tokens = trainer, temperature, max_tokens
+
+    def instead(self, request: Any) -> EngineSampler:
+        """Returns a sampler of another adapter of the engine, by vLLM's request; `None` is no adapter."""
+        other = EngineSampler(self._trainer, self._temperature, self._max_tokens)
+        other._instead = (request,)
+        return other
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
         trainer = self._trainer
@@ -52,52 +62,21 @@ class EngineSampler:
     def _settings(self) -> AbstractContextManager[None]:
         trainer, temperature = self._trainer, self._temperature
         if trainer.use_vllm:
-            own = {"temperature": temperature, "max_completion_length": self._max_tokens}
+            own = {"temperature": temperature, "max_completion_length": self._max_tokens, "instead": self._instead}
             return patched(trainer.vllm_generation, **own)
         greedy: dict[str, Any] = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
         return patched(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
 
 
 class EngineBackend(Backend):
-    """vLLM through TRL's own path. All processes sample each turn of all episodes together.
+    """vLLM through TRL's own path. All processes sample each turn of all episodes together."""
 
-    Attributes:
-        teacher: makes samplers of the teacher; `None` where vLLM has the policy's weights alone.
-    """
-
-    teacher: Any = None
-
-    def __init__(self, trainer: Trainer):
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, processes: ProcessGroup):
+        self._trainer, self._processes = trainer, processes
+        self._taught: tuple[int, Any] | None = None
 
     def ready(self) -> AbstractContextManager[None]:
         return awake(self._trainer)
-
-    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
-        return EngineSampler(self._trainer, temperature, max_tokens)
-
-    def of_teacher(self, sampler: Any, weights: TeacherWeights, limit: int) -> AnySampler:
-        if self.teacher is not None:
-            return self.teacher.sampler(self._trainer.temperature, limit)
-        return SilentTeacher(self._trainer.args.teacher_model_kind)
-
-    def close(self) -> None:
-        if self.teacher is not None:
-            self.teacher.close()
-
-
-class ColocatedBackend(EngineBackend):
-    """A vLLM engine in each process, which answers request by request, so that no episode waits for another."""
-
-    def __init__(self, trainer: Trainer, processes: ProcessGroup):
-        super().__init__(trainer)
-        self._processes = processes
-
-    @contextlib.contextmanager
-    def ready(self) -> Generator[None]:
-        with awake(self._trainer):
-            self.push(self._trainer.state.global_step)
-            yield
 
     def push(self, update: int) -> None:
         """Pushes the policy's weights to vLLM. A collective.
@@ -106,6 +85,60 @@ class ColocatedBackend(EngineBackend):
             SamplerDown: on all processes.
         """
         self._processes.together(partial(push_weights, self._trainer), SamplerDown)
+
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        return EngineSampler(self._trainer, temperature, max_tokens)
+
+    def of_teacher(self, sampler: Any, weights: TeacherWeights) -> AnySampler:
+        if not self._serves:
+            return HeldTeacher(sampler, partial(self._held, weights))
+        return sampler.instead(self._request(weights))
+
+    def hand_over(self, weights: TeacherWeights) -> HandOver | None:
+        return None if self._serves else partial(self._held, weights)
+
+    def take_back(self) -> None:
+        if self._trainer._last_loaded_step == TEACHERS:
+            self.push(self._trainer.state.global_step)
+
+    @property
+    def _serves(self) -> bool:
+        return getattr(getattr(self._trainer, "vllm_generation", None), "serves", False)
+
+    def _request(self, weights: TeacherWeights) -> Any:
+        """Returns vLLM's request for the teacher's adapter; `None` where it is the base weights."""
+        if weights.adds_nothing:
+            return None
+        moves = self._trainer.args.teacher_model_kind == "ema"
+        state = self._trainer.state.global_step if moves else 0
+        if self._taught is None or self._taught[0] != state:
+            with weights.swapped():
+                taken = self._trainer.vllm_generation.take(self._taught and self._taught[1])
+            self._taught = state, taken
+        return self._taught[1]
+
+    @contextlib.contextmanager
+    def _held(self, weights: TeacherWeights) -> Generator[None]:
+        trainer = self._trainer
+        if trainer._last_loaded_step != TEACHERS:
+            trainer._last_loaded_step = -1  # whatever happens now, the engine has not the policy's
+            with weights.swapped():
+                self.push(trainer.state.global_step)
+        trainer._last_loaded_step = trainer.state.global_step  # else TRL would push the policy's
+        try:
+            yield
+        finally:
+            trainer._last_loaded_step = TEACHERS
+
+
+class ColocatedBackend(EngineBackend):
+    """A vLLM engine in each process, which answers request by request, so that no episode waits for another."""
+
+    @contextlib.contextmanager
+    def ready(self) -> Generator[None]:
+        with awake(self._trainer):
+            self.push(self._trainer.state.global_step)
+            yield
 
     def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
         return stepping_sampler(self._trainer, temperature, max_tokens)
@@ -144,38 +177,20 @@ def awake(trainer: Trainer) -> Generator[None]:
         engine.enable_sleep_mode, engine._llm_weights_sleeping = True, True
 
 
-def join_servers(trainer: Trainer, addresses: Sequence[str]) -> None:
-    """Connects to the servers after the first one, which TRL connects to. `push_weights` then reaches all. A
-    collective."""
-    engine = trainer.vllm_generation
-    engine.clients = [getattr(engine, "vllm_client", None)]
-    for number, address in enumerate(addresses[1:], 1):
-        client = None
-        if trainer.accelerator.is_main_process:
-            port = trainer.args.vllm_group_port + number
-            client = VLLMClient(address, group_port=port, connection_timeout=trainer.args.vllm_server_timeout)
-            client.init_communicator(device=trainer.accelerator.device)
-        engine.clients.append(client)
-    trainer.accelerator.wait_for_everyone()
-
-
 def push_weights(trainer: Trainer) -> int:
     """Pushes the policy's weights to vLLM if an update has changed them, as TRL does before it generates; returns their
     number of updates. A collective.
 
     Raises:
-        SamplerDown: on the first process, if a server does not take them.
+        SamplerDown: on the first process, if the server does not take them.
     """
     if trainer.state.global_step == trainer._last_loaded_step:
         return trainer._last_loaded_step
     if trainer.is_fsdp_enabled:
         strategies.reshard(trainer.model)
     engine, problems = trainer.vllm_generation, []
-    for client in getattr(engine, "clients", [None]):
-        if client is not None:
-            engine.vllm_client = client
-        with _walked_to_the_end(engine, problems if trainer.vllm_mode == "server" else None):
-            engine.sync_weights()
+    with _walked_to_the_end(engine, problems if trainer.vllm_mode == "server" else None):
+        engine.sync_weights()
     if problems:
         raise SamplerDown(f"vLLM's server did not take the weights ({problems[0]}); start it again and resume")
     trainer._last_loaded_step = trainer.state.global_step
@@ -239,4 +254,5 @@ def stepping_sampler(trainer: Trainer, temperature: float, max_tokens: int) -> S
         log_probs = vllm_generation.extract_logprobs([output])[0][0]
         return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
 
-    return SteppingSampler(trainer.vllm_generation.llm.llm_engine, parameters, read)
+    engine = trainer.vllm_generation
+    return SteppingSampler(engine.llm.llm_engine, parameters, read, getattr(engine, "policy", None))

@@ -1,6 +1,7 @@
 """Run by `check_vllm.py`: three rounds of AlignOPSD with vLLM's real engine, and how far sampler and trainer are apart.
 
-python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--sleep] [--continuous] [--smollm2]
+python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--merged] [--base | --ema] [--siblings] [--sleep]
+    [--continuous] [--smollm2]
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ from alignopsd_trl.trl_compat.sampling import EngineSampler, awake  # noqa: E402
 from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
 
 ROUNDS = 3
+TEACHER: dict[str, Any] = {"teacher_model_kind": "base"} if "--base" in FLAGS else {}
+if "--ema" in FLAGS:
+    TEACHER = {"teacher_model_kind": "ema", "teacher_update_rate": 0.5, "teacher_sync_steps": 1}
+OWN = {"enable_lora": False} if "--merged" in FLAGS else {}
 MODEL, TURNS, BATCH = ("smollm2", 2, 8) if "--smollm2" in FLAGS else ("tiny", 4, 16)
 
 
@@ -41,7 +46,9 @@ def make(folder: Path) -> AlignOPSDTrainer:
         use_cpu=True,
         bf16=False,
         use_vllm=True,
-        vllm_engine_options={"dtype": "float32", "enforce_eager": True},
+        vllm_engine_options={"dtype": "float32", "enforce_eager": True} | OWN,
+        **TEACHER,
+        privileged_siblings=2 if "--siblings" in FLAGS else 0,
         vllm_enable_sleep_mode="--sleep" in FLAGS,
         continuous_play="--continuous" in FLAGS,
         vllm_max_num_batched_tokens=65536 if "--continuous" in FLAGS else None,  # CPU: seeds need whole prompts
@@ -93,8 +100,31 @@ def keep(trainer: AlignOPSDTrainer) -> list[dict[str, torch.Tensor]]:
 
 def furthest(rows: dict[str, torch.Tensor]) -> float:
     """The largest difference of trainer and sampler over a round's trained tokens."""
-    gap = (rows["old_per_token_logps"] - rows["sampling_per_token_logps"]).abs()
+    gap = (rows["old_per_token_logps"] - rows["sampling_per_token_logps"]).abs().nan_to_num(0.0)  # privileged siblings
     return float(gap[(rows["completion_mask"] * rows["tool_mask"]).bool()].max())
+
+
+def keep_teacher(trainer: AlignOPSDTrainer) -> list[float]:
+    """The largest difference of the teacher as it samples and as it scores, in each round after its play."""
+    found, inner = [], trainer.scorer.self_check
+
+    def watched(batch: Any, teacher: Any, *rest: Any) -> Any:
+        found.append(apart(trainer, teacher.model, [turn.privileged_ids for turn in batch.turns[:8]], teacher.sampler))
+        return inner(batch, teacher, *rest)
+
+    trainer.scorer.self_check = watched
+    return found
+
+
+def apart(trainer: AlignOPSDTrainer, model: Any, prompts: list[Any], sampler: Any) -> float:
+    """The largest difference of fresh responses' log-probs, as sampled and as scored."""
+    responses, sampled = sampler.respond(prompts)
+    every = torch.arange(len(prompts))
+    forwards = Forwards(pad_id=trainer.processing_class.pad_token_id, budget=100_000, agree=trainer.processes.agree)
+    scores = score_pairs(model, Ragged.of(prompts), Ragged.of(responses), every, every, forwards)
+    return max(
+        float((scores[row, : len(values)] - torch.tensor(values)).abs().max()) for row, values in enumerate(sampled)
+    )
 
 
 def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
@@ -102,13 +132,7 @@ def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
     shown = zip(rows["prompt_ids"][:16], rows["prompt_mask"][:16], strict=True)
     prompts = [ids[mask.bool()].tolist() for ids, mask in shown]
     sampler = EngineSampler(trainer, trainer.temperature, trainer.max_completion_length)
-    responses, sampled = sampler.respond(prompts)
-    every = torch.arange(len(prompts))
-    forwards = Forwards(pad_id=trainer.processing_class.pad_token_id, budget=100_000, agree=trainer.processes.agree)
-    scores = score_pairs(PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), every, every, forwards)
-    return max(
-        float((scores[row, : len(values)] - torch.tensor(values)).abs().max()) for row, values in enumerate(sampled)
-    )
+    return apart(trainer, PolicyScorer(trainer), prompts, sampler)
 
 
 def without_sleep() -> list[str]:
@@ -121,6 +145,8 @@ def without_sleep() -> list[str]:
 
         def sleep(level: int) -> None:
             calls.append("sleep")
+            if level == 1:
+                return
             with torch.no_grad():
                 for value in llm.llm_engine.model_executor.driver_worker.model_runner.model.parameters():
                     value.zero_()
@@ -152,7 +178,7 @@ def note_calls(trainer: AlignOPSDTrainer) -> tuple[list[int], list[int]]:
 def main(folder: Path) -> None:
     calls = without_sleep() if "--sleep" in FLAGS else []
     trainer = make(folder)
-    rounds = keep(trainer)
+    rounds, teacher = keep(trainer), keep_teacher(trainer)
     sizes, pushes = note_calls(trainer)
     trainer.train()
     if "--fsdp" in FLAGS:
@@ -169,6 +195,8 @@ def main(folder: Path) -> None:
         "processes": trainer.accelerator.num_processes,
         "continuous": trainer.args.continuous_play,
         "furthest_by_round": [furthest(rows) for rows in rounds],
+        "furthest_of_teacher": teacher,
+        "served": trainer.vllm_generation.serves,
         "furthest_after": fresh,
         "furthest_without_push": stale,
         "largest_advantage_by_round": [float(rows["advantages"].abs().max()) for rows in rounds],

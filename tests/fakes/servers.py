@@ -14,7 +14,7 @@ from typing import Any
 from fakes.toy import build_tokenizer, toy_response
 
 from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
-from alignopsd_trl.experimental.server_backend import ServerBackend, teacher_servers
+from alignopsd_trl.experimental.server_backend import ServerBackend
 
 
 class Fault:
@@ -36,27 +36,28 @@ def acting(body: dict[str, Any]) -> list[int]:
 _tokenizer = cache(build_tokenizer)
 
 
-def with_servers(trainer: Any, *servers: ScriptedServer, **options: Any) -> list[int]:
-    """Lets a trainer believe that it samples with vLLM's servers. The list has the update before each push."""
+def with_server(trainer: Any, server: ScriptedServer, **options: Any) -> list[int]:
+    """Lets a trainer believe that it samples with vLLM's server. The list has the update before each push."""
     args, pushes = trainer.args, []
     settings = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True, "vllm_request_backoff": 0.01}
-    settings |= {"vllm_server_addresses": [one.address for one in servers], "vllm_server_timeout": 30.0}
+    settings |= {"vllm_server_base_url": server.address, "vllm_server_timeout": 30.0}
     for name, value in (settings | options).items():
         setattr(args, name, value)
     if args.rounds_ahead:
         trainer.rollouts.__class__ = RolloutsAhead
         trainer.rollouts.__post_init__()
     trainer.use_vllm, trainer.vllm_mode, trainer.vllm_importance_sampling_correction = True, "server", False
+    trainer._last_loaded_step = -1
 
     def push() -> int:
         pushes.append(trainer.state.global_step)
+        trainer._last_loaded_step = trainer.state.global_step
         return trainer.state.global_step
 
     def asks(temperature: float, max_tokens: int) -> dict[str, Any]:
         return {"temperature": temperature, "max_tokens": max_tokens, "logprobs": 0}
 
     trainer.backend = trainer.samplers.backend = ServerBackend(trainer, trainer.processes, push, asks)
-    trainer.backend.teacher = teacher_servers(trainer, trainer.processes, asks)
     return pushes
 
 

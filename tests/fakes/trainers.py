@@ -149,6 +149,9 @@ class FakeSampler:
     def sync_weights(self) -> None:
         self.synced += 1
 
+    def _iter_named_params(self):
+        return self.trainer.model.named_parameters()
+
     def generate(self, prompts, images, num_generations, profiler):
         responses, _ = self.respond(prompts)
         model, values = self.trainer.model, []
@@ -163,6 +166,6 @@ class FakeSampler:
 def with_sampler(trainer: AlignOPSDTrainer, offset: float) -> FakeSampler:
     """Lets a scripted trainer believe that it samples with vLLM."""
     trainer.vllm_generation = FakeSampler(trainer, offset)
-    trainer.backend = trainer.samplers.backend = EngineBackend(trainer)
+    trainer.backend = trainer.samplers.backend = EngineBackend(trainer, trainer.processes)
     trainer.use_vllm, trainer._last_loaded_step = True, -1
     return trainer.vllm_generation
