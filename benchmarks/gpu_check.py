@@ -57,7 +57,7 @@ PEAKS = {  # dense bfloat16 FLOP/s of the makers' data sheets, by a part of the 
 }
 LIKE = {  # rounds that others publish; docs/performance.md has their figures
     "own": {},
-    "sdar_51": {"shape": "3b", "environment": "webshop", "tasks": 16, "turns": 30, "completion": 512},
+    "sdar_51": {"shape": "3b", "environment": "webshop", "tasks": 16, "turns": 20, "completion": 512},
 }
 ROUNDS = ("align_opsd", "grpo", "align_opsd")  # the first one warms up
 STEPS = 8  # decode steps of the first answer

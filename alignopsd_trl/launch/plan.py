@@ -18,7 +18,7 @@ from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import Estimate, Sampler, encoder_bytes, estimate, gpu_memory, sampler
+from alignopsd_trl.launch.memory import Sampler, encoder_bytes, estimate, gpu_memory, sampler
 from alignopsd_trl.launch.shapes import backbone, config_of, loading
 from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
@@ -138,8 +138,10 @@ def memory_facts(
         facts["not counted"] = uncounted
     engine = sampler(shape, args, gpu, loaded.served_bytes)
     facts["sampler"] = _sampler_fact(args, engine, gpu, found.training["prompts"])
-    sampling, training = _phases(found, engine, args.vllm_enable_sleep_mode)
+    sampling, training = found.standing, found.peak
     if engine is not None:
+        sampling += engine.share
+        training += 0.0 if args.vllm_enable_sleep_mode else engine.share
         asleep = "asleep" if args.vllm_enable_sleep_mode else "beside it"
         facts["one GPU at once"] = f"{sampling:.1f} GiB while vLLM samples, {training:.1f} in training, vLLM {asleep}"
     if (most := max(sampling, training)) > 0.95 * gpu:
@@ -153,12 +155,6 @@ def memory_facts(
     facts["host memory per node, while loading"] = f"{found.host:.0f} GiB"
     facts["disk"] = f"{found.checkpoint:.1f} GiB a checkpoint, {found.kept:.1f} GiB for all that are kept"
     return facts
-
-
-def _phases(found: Estimate, engine: Sampler | None, sleeps: bool) -> tuple[float, float]:
-    """Returns the GiB of a GPU while a colocated vLLM samples, and in training, when a sleeping one takes nothing."""
-    share = 0.0 if engine is None else engine.share
-    return found.standing + share, found.peak + (0.0 if sleeps else share)
 
 
 def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, prompts: float) -> str:

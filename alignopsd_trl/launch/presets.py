@@ -22,29 +22,19 @@ from alignopsd_trl.options import near
 
 @dataclass(frozen=True)
 class Backbone:
-    """A language model's shape, for memory estimates without its weights. Source: the published config files.
-
-    Attributes:
-        kv_width: key and value channels per token and layer.
-        intermediate: channels that a token has inside a layer; of a mixture, those of the experts that it visits.
-        heads: query heads; 0 where a config file says it.
-        caches: per layer, key and value channels and the tokens that it keeps (0: all); empty where all layers keep
-            ``kv_width`` channels of all tokens.
-        own_loop: whether the project's own decoding loop samples this family.
-        uncounted: a state that no estimate has.
-    """
+    """A language model's shape, for memory estimates without its weights. Source: the published config files."""
 
     hub_id: str
     parameters: int
     layers: int
     hidden: int
-    kv_width: int
+    kv_width: int  # key and value channels per token and layer
     vocabulary: int
-    intermediate: int
-    heads: int = 0
-    caches: tuple[tuple[int, int], ...] = ()
-    own_loop: bool = True
-    uncounted: str = ""
+    intermediate: int  # channels of a token inside a layer; of a mixture, in the experts that it visits
+    heads: int = 0  # of queries; 0 where a config file says it
+    caches: tuple[tuple[int, int], ...] = ()  # per layer: kv_width, and the tokens that it keeps (0: all)
+    own_loop: bool = True  # whether the project's own decoding loop samples it
+    uncounted: str = ""  # a state that no estimate has
 
     def row(self, tokens: int) -> int:
         """Returns how many numbers the keys and values of a row of that many tokens are."""
