@@ -2,7 +2,8 @@
 
     python benchmarks/one_gpu.py                  Markdown, from the estimate of --plan; no GPU, no weights
 
-Each line is the first of `STEPS` with which `recipes/webshop_3b.py` fits, vLLM colocated.
+Each cell is the first of `STEPS` with which `recipes/webshop_3b.py` fits, vLLM colocated: its engine, awake, beside
+what training keeps, and training beside the engine, which may sleep.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ def flags_for(model: str, gpu: int, kind: str) -> tuple[str, ...] | None:
 
 def table() -> str:
     lines = ["| | " + " | ".join(f"{gpu} GiB" for gpu in GPUS) + " |", "| --- " * (len(GPUS) + 1) + "|"]
-    for name, shape in BACKBONES.items():
+    for shape in BACKBONES.values():
+        name = shape.hub_id.partition("/")[2].removesuffix("-Instruct")
         for kind in KINDS:
             cells = [_cell(flags_for(shape.hub_id, gpu, kind)) for gpu in GPUS]
-            lines.append(f"| {name.upper()}, {kind} | " + " | ".join(cells) + " |")
+            lines.append(f"| {name}, {kind} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

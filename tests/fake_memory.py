@@ -12,7 +12,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 from trl.kernels import chunked_logprob
 from trl.trainer.utils import add_fused_lm_head
 
@@ -62,14 +62,38 @@ def head_in_place() -> Generator[None]:
         yield
 
 
-def update_peak(config: Qwen2Config, rows: int, tokens: int) -> int:
+class Adapted(torch.nn.Module):
+    """A linear layer with LoRA in float32; PEFT's own can't be moved among tensors without data."""
+
+    def __init__(self, base: torch.nn.Linear, rank: int):
+        super().__init__()
+        self.base = base
+        self.down = torch.nn.Linear(base.in_features, rank, bias=False)
+        self.up = torch.nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.base(hidden) + self.up(self.down(hidden.to(self.down.weight.dtype)))
+
+
+def adapt(model: Any, rank: int) -> None:
+    """Freezes a model but for adapters of its queries and values, as PEFT does by default."""
+    model.requires_grad_(False)
+    for layer in model.model.layers:
+        for name in ("q_proj", "v_proj"):
+            setattr(layer.self_attn, name, Adapted(getattr(layer.self_attn, name), rank))
+    model.enable_input_require_grads()
+
+
+def update_peak(config: PreTrainedConfig, rows: int, tokens: int, rank: int = 0) -> int:
     """Bytes at the peak of the second sub-chunk's forward and backward, with Adam's moments there, in bfloat16 over
-    float32 weights and with gradient checkpointing."""
+    float32 weights and with gradient checkpointing; with LoRA of a rank, over frozen bfloat16 weights."""
     with head_in_place(), FakeTensorMode(), LiveBytes() as counted:
-        model = Qwen2ForCausalLM(config).train()
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if rank else torch.float32).train()
         add_fused_lm_head(model, 1.0)
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        moments = [torch.zeros_like(value) for value in model.parameters() for _ in range(2)]
+        if rank:
+            adapt(model, rank)
+        moments = [torch.zeros_like(value) for value in model.parameters() if value.requires_grad for _ in range(2)]
         for value in model.parameters():
             counted.add(value)
         counted.peak = counted.now

@@ -14,9 +14,10 @@ from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import differences_from_preset, parse
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
+from alignopsd_trl.launch.memory import encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 from alignopsd_trl.launch.running import opening_facts
+from alignopsd_trl.launch.shapes import Loading, backbone
 from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.scoring.kv_memory import SEVERAL, CacheLimits, cache_limits
 
@@ -280,7 +281,7 @@ def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
     assert spread["weights"] == whole.training["weights"] and spread["gradient buckets"] == spread["gradients"]
     zero2 = estimate(shape, config, Launch(8, 1, "ZeRO-2")).training
     assert zero2["weights"] == whole.training["weights"] and zero2["optimizer"] == sharded["optimizer"]
-    assert estimate(shape, config, one, trained_share=0.01, weight_bytes=2).training["optimizer"] < 2
+    assert estimate(shape, config, one, Loading(2, 0.01)).training["optimizer"] < 2
     with pytest.raises(OSError, match="nobody/nothing"):
         backbone("nobody/nothing")
 
@@ -412,10 +413,10 @@ def test_keys_and_values_take_a_share_of_a_gpu(tmp_path: Path) -> None:
     assert cache_limits(-1.0, 0.5, row=gib) == CacheLimits(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
     config = AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=128, max_prompt_length=4096)
     shape = BACKBONES["3b"]
-    found = estimate(shape, config, Launch(), trained_share=0.01, weight_bytes=2, gpu_gib=80)
+    found = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=80)
     free = 80 - sum(found.training[part] for part in ("weights", "optimizer"))
     assert found.training["prompts"] == pytest.approx(config.kv_memory_share * free)
-    small = estimate(shape, config, Launch(), trained_share=0.01, weight_bytes=2, gpu_gib=6).training["prompts"]
+    small = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=6).training["prompts"]
     assert small == pytest.approx(2 * SEVERAL * (4096 + 512) * 512 * 36 * 2 / gib)
 
 

@@ -63,6 +63,16 @@ def check_policy(
     return load_tokenizer(str(folder), model, kwargs, trust_remote_code=trust_remote_code) if own_tokenizer else None
 
 
+def model_of(config: Any, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Makes the model of a configuration by the class that TRL finds."""
+    import transformers
+
+    remote: Any = transformers.AutoModelForCausalLM
+    kind = getattr(transformers, (config.architectures or [""])[0], None)
+    # the class itself: transformers' other ways would put it into shards where ZeRO-3 is configured
+    return kind(config) if kind else remote.from_config(config, trust_remote_code=trust_remote_code)
+
+
 def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     """Makes the model of a folder's ``config.json`` without weights, and compares it with the weight files.
 
@@ -76,10 +86,7 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
         config: Any = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         if not (isinstance(config.architectures, list) and config.architectures):
             raise ValueError("it lists no architectures")
-        kind = getattr(transformers, config.architectures[0], None)  # as TRL finds it
-        remote: Any = transformers.AutoModelForCausalLM
-        # the class itself: transformers' other ways would put it into shards where ZeRO-3 is configured
-        model = kind(config) if kind else remote.from_config(config, trust_remote_code=trust_remote_code)
+        model = model_of(config, trust_remote_code)
         if not model.can_generate():
             raise ValueError(f"architectures={config.architectures} is no language model that generates")
     with unreadable(folder, "generation_config.json"):

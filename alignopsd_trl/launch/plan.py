@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +18,8 @@ from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import Sampler, backbone, encoder_bytes, estimate, gpu_memory, sampler
+from alignopsd_trl.launch.memory import Sampler, encoder_bytes, estimate, gpu_memory, sampler
+from alignopsd_trl.launch.shapes import backbone, config_of, loading
 from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.files import json_lines
@@ -36,12 +38,13 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
     """
     recipe, args, suite = job.recipe, job.args, job.suite
     launch = planned_launch(recipe.plan_for)
-    check_launch(launch, args, installed=recipe.plan_for is None)
+    check_launch(launch, args, installed=False)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     job.check(trajectories // args.num_generations)
     turns = args.max_turns or suite.factory().max_turns
     facts = {
         **job.facts(launch),
+        **({"vLLM": VLLM_MISSING} if args.use_vllm and find_spec("vllm") is None else {}),
         "trajectories per round": f"{trajectories}, optimiser steps {args.steps_per_round}",
         "turn rows per round, at most": trajectories * turns,
         "tokens per turn, at most": args.max_prompt_length + args.max_completion_length,
@@ -96,6 +99,9 @@ def seconds_a_round(folder: Path) -> str:
     return f"{median(rounds):.1f}, median of {len(rounds)} in {path}"
 
 
+VLLM_MISSING = "not installed here; the run needs pip install 'alignopsd-trl[vllm]'"
+
+
 def _wrapped(label: str, text: str) -> str:
     return "\n".join(textwrap.wrap(text, 118, initial_indent=label, subsequent_indent="  ", break_on_hyphens=False))
 
@@ -109,32 +115,38 @@ def memory_facts(
         rows: maximum number of turns in a process's round.
 
     Raises:
-        ValueError: if the sampler's share can't hold its weights.
+        ValueError: if the sampler's share can't hold its weights; if the weights can't be loaded or counted so.
     """
-    shape, gpu = backbone(policy_of(model), args.trust_remote_code), gpu_memory(recipe.gpu_gib)
+    name, remote, gpu = policy_of(model), args.trust_remote_code, gpu_memory(recipe.gpu_gib)
+    shape, loaded = backbone(name, remote), loading(config_of(name, remote), model, args, launch)
     method = get_method(args.method)(args)
     encoder = encoder_bytes(recipe.encoder if method.needs_encoder else None)
     found = estimate(
         shape,
         args,
         launch,
-        trained_share=0.01 if model.use_peft else 1.0,
-        weight_bytes=2 if model.dtype in ("bfloat16", "float16") else 4,
+        loaded,
+        teaches=method.needs_teacher or bool(args.privileged_siblings),
         encoder=encoder,
         gpu_gib=None if args.use_cpu else gpu,
         kept_logits=rows * args.max_completion_length * method.kept_logits,
     )
-    training = found.peak
     parts = ", ".join(f"{name} {value:.1f}" for name, value in found.training.items() if value >= 0.05)
-    facts = {"memory per GPU, estimate": f"{training:.1f} GiB for training, at its peak ({parts})"}
-    if encoder is None:
-        facts["not counted"] = f"the encoder {recipe.encoder!r}: its size can't be told without loading it"
-    engine = sampler(shape, args, gpu)
+    facts = {"memory per GPU, estimate": f"{found.peak:.1f} GiB for training, at its peak ({parts})"}
+    unknown = f"the encoder {recipe.encoder!r}: its size can't be told without loading it" if encoder is None else ""
+    if uncounted := "; ".join(filter(None, (unknown, shape.uncounted))):
+        facts["not counted"] = uncounted
+    engine = sampler(shape, args, gpu, loaded.served_bytes)
     facts["sampler"] = _sampler_fact(args, engine, gpu, found.training["prompts"])
-    if engine is not None and not args.vllm_enable_sleep_mode:
-        training += engine.share
-    if training > 0.95 * gpu:
-        facts["DOES NOT FIT"] = f"{training:.0f} GiB on a GPU of {gpu:.0f}; see docs/launch.md for what to set"
+    sampling, training = found.standing, found.peak
+    if engine is not None:
+        sampling += engine.share
+        training += 0.0 if args.vllm_enable_sleep_mode else engine.share
+        asleep = "asleep" if args.vllm_enable_sleep_mode else "beside it"
+        facts["one GPU at once"] = f"{sampling:.1f} GiB while vLLM samples, {training:.1f} in training, vLLM {asleep}"
+    if (most := max(sampling, training)) > 0.95 * gpu:
+        when = "while vLLM samples" if most == sampling else "in training"
+        facts["DOES NOT FIT"] = f"{most:.1f} GiB {when}, on a GPU of {gpu:.0f}; see docs/launch.md for what to set"
     elif engine is not None and engine.sequences == 0:
         facts["DOES NOT FIT"] = (
             f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} leaves no room for one full-length "

@@ -30,14 +30,26 @@ class Backbone:
     hidden: int
     kv_width: int  # key and value channels per token and layer
     vocabulary: int
-    intermediate: int
+    intermediate: int  # channels of a token inside a layer; of a mixture, in the experts that it visits
+    heads: int = 0  # of queries; 0 where a config file says it
+    caches: tuple[tuple[int, int], ...] = ()  # per layer: kv_width, and the tokens that it keeps (0: all)
+    own_loop: bool = True  # whether the project's own decoding loop samples it
+    uncounted: str = ""  # a state that no estimate has
+
+    def row(self, tokens: int) -> int:
+        """Returns how many numbers the keys and values of a row of that many tokens are."""
+        layers = self.caches or ((self.kv_width, 0),) * self.layers
+        return sum(width * min(tokens, window or tokens) for width, window in layers)
 
 
 BACKBONES = {
-    "0.5b": Backbone("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768, 24, 896, 2 * 2 * 64, 151_936, 4864),
-    "1.5b": Backbone("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304, 28, 1536, 2 * 2 * 128, 151_936, 8960),
-    "3b": Backbone("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688, 36, 2048, 2 * 2 * 128, 151_936, 11_008),
-    "7b": Backbone("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512, 28, 3584, 2 * 4 * 128, 152_064, 18_944),
+    "0.5b": Backbone("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768, 24, 896, 2 * 2 * 64, 151_936, 4864, 14),
+    "1.5b": Backbone("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304, 28, 1536, 2 * 2 * 128, 151_936, 8960, 12),
+    "3b": Backbone("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688, 36, 2048, 2 * 2 * 128, 151_936, 11_008, 16),
+    "7b": Backbone("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512, 28, 3584, 2 * 4 * 128, 152_064, 18_944, 28),
+    "qwen3-0.6b": Backbone("Qwen/Qwen3-0.6B", 596_049_920, 28, 1024, 2 * 8 * 128, 151_936, 3072, 16),
+    "qwen3-1.7b": Backbone("Qwen/Qwen3-1.7B", 1_720_574_976, 28, 2048, 2 * 8 * 128, 151_936, 6144, 16),
+    "qwen3-4b": Backbone("Qwen/Qwen3-4B", 4_022_468_096, 36, 2560, 2 * 8 * 128, 151_936, 9728, 32),
 }
 
 _SHARED: dict[str, Any] = {
