@@ -377,7 +377,7 @@ class _Gpu:
             "get_device_properties": SimpleNamespace(total_memory=memory),
         }
         for name, answer in answers.items():
-            patch.setattr(torch.cuda, name, lambda *ignored, answer=answer: answer)
+            patch.setattr(torch.cuda, name, lambda *ignored, answer=answer, **also: answer)
 
 
 @pytest.mark.parametrize(("bfloat16", "use_cpu"), [(True, False), (False, False), (True, True)])
