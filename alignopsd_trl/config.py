@@ -89,8 +89,8 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def has_bfloat16() -> bool:
-    """Returns whether this machine has a GPU that computes in bfloat16."""
-    return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    """Returns whether this machine has a GPU that computes in bfloat16 itself; a T4 emulates it."""
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 @dataclass

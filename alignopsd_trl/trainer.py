@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
@@ -26,6 +27,7 @@ from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.chat.trial import check_template, notes_of
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.model_files import beyond_positions, check_architecture
+from alignopsd_trl.checks.quantised import check_quantised, settle_quantised
 from alignopsd_trl.checks.settings import changes_nothing
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed import strategies
@@ -182,6 +184,8 @@ class AlignOPSDTrainer(GRPOTrainer):
                 rewards=bool(reward_funcs),
                 factory=self._factory,
                 privileged=self.privileged,
+                quantization=quantization_config,
+                adapter=peft_config is not None,
             )
         )
         reward_check = RewardCheck()
@@ -211,6 +215,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         policy = self.accelerator.unwrap_model(self.model)
         if self.args.disable_dropout:
             without_noise(policy, self.ref_model)
+        settle_quantised(policy)
         positions = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
         told = [beyond_positions(positions, self.args), changes_nothing(self.args)]
         if self.accelerator.is_main_process:
@@ -219,6 +224,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 show_note(text)
         check_tokenizer(self.processing_class)
         check_architecture(policy, self.args, self.method)
+        check_quantised(getattr(policy.config, "quantization_config", None), self.args, is_peft_model(policy))
         if self.processes.agree(int(not weights_are_finite(self.model))):
             name = policy.config._name_or_path
             raise ValueError(f"the weights of model={name!r} are not finite; copy it again, or take an earlier one")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -365,6 +366,37 @@ def test_recipe_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path, monkeyp
         parse("maze", ["--preset", "released"], OWN)
 
 
+ONE_GPU = ["webshop_1_5b", "hops_1_5b"]
+
+
+def one_gpu(name: str) -> dict:
+    return runpy.run_path(str(Path(__file__).parents[1] / "recipes" / f"{name}.py"))["PRESET"]
+
+
+@pytest.mark.parametrize("name", ONE_GPU)
+def test_a_recipe_for_one_gpu_follows_a_frozen_teacher(name: str, tmp_path: Path) -> None:
+    for flags in ([], ["--method", "grpo"]):
+        _, config, model = parse(name, ["--plan", "--output_dir", str(tmp_path), *flags], one_gpu(name))
+        assert (model.model_name_or_path, model.dtype) == (BACKBONES["1.5b"].hub_id, "bfloat16") and model.use_peft
+        assert (config.use_vllm, config.vllm_mode, config.bf16, config.beta) == (True, "colocate", True, 0.0)
+        assert (config.teacher_model_kind, config.auxiliary_loss) == ("base", "distribution")
+        assert config.generation_batch_size == 32 and config.steps_per_round == 4 and config.max_steps == 200
+    _, config, model = parse(name, [*CPU, "--bf16", "False", "--dtype", "float16"], one_gpu(name))
+    assert (config.bf16, model.dtype) == (False, "float16")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ONE_GPU)
+@pytest.mark.parametrize("flags", [["--method", "grpo"], ["--use_vllm", "False"]], ids=["engine", "own loop"])
+def test_a_recipe_for_one_gpu_fits_24_gib(
+    name: str, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--plan", "--plan_for", "one_gpu", "--gpu_gib", "24", "--output_dir", str(tmp_path)]
+    assert recipe.main(name, [*where, *flags], one_gpu(name)) is None
+    printed = capsys.readouterr().out
+    assert "memory per GPU, estimate" in printed and "DOES NOT FIT" not in printed, printed
+
+
 class _Gpu:
     """Answers as a machine with one GPU would."""
 
@@ -378,7 +410,7 @@ class _Gpu:
             "get_device_properties": SimpleNamespace(total_memory=memory),
         }
         for name, answer in answers.items():
-            patch.setattr(torch.cuda, name, lambda *ignored, answer=answer: answer)
+            patch.setattr(torch.cuda, name, lambda *ignored, answer=answer, **also: answer)
 
 
 @pytest.mark.parametrize(("bfloat16", "use_cpu"), [(True, False), (False, False), (True, True)])

@@ -21,6 +21,7 @@ from alignopsd_trl.chat.trial import check_template
 from alignopsd_trl.checks import tasks
 from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.model_files import check_architecture
+from alignopsd_trl.checks.quantised import check_quantised
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.settings import check_settings
 from alignopsd_trl.checks.tasks import refuse_given, refuse_stream
@@ -56,6 +57,7 @@ class Intended:
             environment comes with the package.
         privileged: as the trainer takes it; by default that of ``args``.
         elsewhere (`bool`): whether the run is planned for another machine.
+        quantization, adapter: transformers' config of quantised weights, and whether an adapter is trained.
     """
 
     args: AlignOPSDConfig
@@ -71,6 +73,8 @@ class Intended:
     factory: Any = None
     privileged: Any = None
     elsewhere: bool = False
+    quantization: Any = None
+    adapter: bool = True
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -113,6 +117,7 @@ def _length(run: Intended) -> None:
 
 def _settings(run: Intended) -> None:
     check_settings(run.args, run.elsewhere)
+    check_quantised(run.quantization, run.args, run.adapter, run.elsewhere)
 
 
 def _model(run: Intended) -> None:

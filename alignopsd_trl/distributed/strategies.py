@@ -213,4 +213,11 @@ def gradient_norm(accelerator: Accelerator, model: Any) -> float | None:
 def computes_exactly(accelerator: Accelerator, model: torch.nn.Module) -> bool:
     """Whether the policy's forward is float32 throughout."""
     rounds = accelerator.mixed_precision != "no" or torch.backends.cuda.matmul.allow_tf32
-    return not rounds and next(accelerator.unwrap_model(model).parameters()).dtype == torch.float32
+    return not rounds and is_float32(accelerator.unwrap_model(model))
+
+
+def is_float32(model: torch.nn.Module) -> bool:
+    """Whether all weights that a forward multiplies with are float32: an adapter on quantised ones may be bfloat16."""
+    kinds = {value.dtype for value in model.parameters() if value.is_floating_point()}
+    kinds |= {kind for one in model.modules() if (kind := getattr(one, "compute_dtype", None)) is not None}
+    return kinds == {torch.float32}

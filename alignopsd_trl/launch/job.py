@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trl import ModelConfig
+from trl import ModelConfig, get_quantization_config
 
 from alignopsd_trl.checks.intended import Intended, check, check_hub
 from alignopsd_trl.checks.model_files import beyond_positions, positions_of
@@ -61,6 +61,13 @@ class Job:
         return policy_of(self.model)
 
     @property
+    def quantization(self) -> Any:
+        """Returns transformers' config of quantised weights; `None` for whole ones."""
+        if self.model.load_in_4bit and self.model.dtype == "auto":
+            raise ValueError("dtype='auto' with load_in_4bit=True: set --dtype bfloat16, or float32 on a CPU")
+        return get_quantization_config(self.model)
+
+    @property
     def bank(self) -> str | None:
         """Returns the name of the skill bank; `None` if nothing in the run reads skills."""
         method = get_method(self.args.method)(self.args)
@@ -106,6 +113,8 @@ class Job:
                 groups=groups,
                 factory=self.suite.factory,
                 elsewhere=recipe.plan_for is not None or recipe.gpu_gib is not None,
+                quantization=self.quantization,
+                adapter=self.model.use_peft,
             )
         )
         if recipe.trajectories_hub_repo:

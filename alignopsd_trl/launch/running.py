@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
-from trl import ModelConfig, get_peft_config, get_quantization_config
+from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.errors import setup
@@ -108,7 +108,7 @@ def _trainer(job: Job, callbacks: Sequence[TrainerCallback]) -> Any:
         skill_bank=job.bank,
         encoder=job.encoder,
         peft_config=get_peft_config(model),
-        quantization_config=get_quantization_config(model),
+        quantization_config=job.quantization,
         callbacks=[*callbacks],
     )
     strange = foreign_bank(trainer.skill_bank, job.suite)

@@ -73,7 +73,7 @@ class TrainedPolicy:
         """Whether scoring gives the log-probs of a `LoopSampler`, up to float32 rounding. In shorter formats sampling
         and scoring round in different orders."""
         trainer = self._trainer
-        whole = trainer.accelerator.mixed_precision == "no" and policy_of(trainer).dtype == torch.float32
+        whole = trainer.accelerator.mixed_precision == "no" and strategies.is_float32(policy_of(trainer))
         return whole and not trainer.use_vllm
 
     @property

@@ -1,0 +1,5 @@
+import os
+
+from setuptools import setup
+
+setup(version=f"{os.environ['VLLM']}+cpu")
