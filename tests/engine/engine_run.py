@@ -196,7 +196,7 @@ def main(folder: Path) -> None:
         "continuous": trainer.args.continuous_play,
         "furthest_by_round": [furthest(rows) for rows in rounds],
         "furthest_of_teacher": teacher,
-        "served": trainer.vllm_generation.serves,
+        "served": getattr(trainer.vllm_generation, "serves", False),
         "furthest_after": fresh,
         "furthest_without_push": stale,
         "largest_advantage_by_round": [float(rows["advantages"].abs().max()) for rows in rounds],
