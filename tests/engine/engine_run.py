@@ -196,6 +196,8 @@ def main(folder: Path) -> None:
         "continuous": trainer.args.continuous_play,
         "furthest_by_round": [furthest(rows) for rows in rounds],
         "furthest_of_teacher": teacher,
+        "teacher": bool(TEACHER),
+        **{name: f"--{name}" in FLAGS for name in ("lora", "merged")},
         "served": getattr(trainer.vllm_generation, "serves", False),
         "furthest_after": fresh,
         "furthest_without_push": stale,
