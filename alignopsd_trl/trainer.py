@@ -37,7 +37,7 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult
 from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
-from alignopsd_trl.experimental.server_backend import ServerBackend
+from alignopsd_trl.experimental.server import ServerBackend
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping, path_as_given

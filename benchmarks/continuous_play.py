@@ -34,8 +34,7 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.environments.batch import SerialBatch
-from alignopsd_trl.experimental.server import Server
-from alignopsd_trl.experimental.server_backend import ServerSampler
+from alignopsd_trl.experimental.server import Server, ServerSampler
 from alignopsd_trl.rollout import AnySampler, Continuous, Lockstep, Player, Request, Response, Responses
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, result_of
 from alignopsd_trl.turns import Seeds

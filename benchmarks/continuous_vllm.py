@@ -28,8 +28,7 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import open_batch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.experimental.server import Patience, Server
-from alignopsd_trl.experimental.server_backend import ServerSampler
+from alignopsd_trl.experimental.server import Server, ServerSampler
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.rollout import Continuous, Player, Request, Response, episode_seeds
 from alignopsd_trl.sampling.vllm import SteppingSampler
@@ -260,7 +259,7 @@ def main(arguments: Sequence[str]) -> None:
     process, address = server(log)
     try:
         own, found = engine(), {}
-        Server(address, 1, Patience(away=600.0)).close()  # waits until it is there
+        Server(address, 1, away=600.0).close()  # waits until it is there
         for temperature in (0.0, 1.0):
             found[f"colocated, temperature {temperature:g}"] = colocated(given.episodes, temperature, own)
             found[f"server, temperature {temperature:g}"] = served(given.episodes, temperature, address)

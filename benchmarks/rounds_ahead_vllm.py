@@ -22,8 +22,7 @@ from continuous_vllm import LENGTH, POLICY, SUITE, TOKENS, TURNS, server
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.experimental.server import Patience, Server
-from alignopsd_trl.experimental.server_backend import ServerBackend
+from alignopsd_trl.experimental.server import Server, ServerBackend
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from fakes.servers import ScriptedServer, with_server  # noqa: E402
@@ -124,7 +123,7 @@ def main() -> None:
     process, address = server(given.output.with_suffix(".server.log"))
     folder = Path(mkdtemp())
     try:
-        Server(address, 1, Patience(away=600.0)).close()  # waits until it is there
+        Server(address, 1, away=600.0).close()  # waits until it is there
         found = {f"rounds_ahead={ahead}": run(address, folder, given, ahead) for ahead in (0, 1)}
     finally:
         process.terminate()

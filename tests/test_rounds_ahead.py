@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
-from alignopsd_trl.experimental.server_backend import ServerBackend
+from alignopsd_trl.experimental.server import ServerBackend
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import SamplerDown
 from alignopsd_trl.runs.checkpoints import whole_checkpoints

@@ -8,19 +8,20 @@ from collections.abc import Generator
 from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.servers import Fault, ScriptedServer, echo
 
-from alignopsd_trl.experimental.server import Patience, Server
+from alignopsd_trl.experimental.server import Server
 from alignopsd_trl.rollout import RequestFailed, SamplerDown
 
-QUICK = Patience(tries=3, backoff=0.01, timeout=2.0, away=1.5)
+QUICK = {"tries": 3, "backoff": 0.01, "timeout": 2.0, "away": 1.5}
 
 
 @contextmanager
-def asked(server: ScriptedServer, in_flight: int = 8, patience: Patience = QUICK) -> Generator[Server]:
-    pool = Server(server.address, in_flight, patience)
+def asked(server: ScriptedServer, in_flight: int = 8, **patience: Any) -> Generator[Server]:
+    pool = Server(server.address, in_flight, **{**QUICK, **patience})
     try:
         yield pool
     finally:
@@ -53,9 +54,9 @@ def test_a_fault_that_passes_costs_nothing(fault: str) -> None:
 
 
 def test_a_request_that_hangs_is_asked_again() -> None:
-    patience = Patience(tries=2, backoff=0.01, timeout=0.3, away=1.0)
+    patience = {"tries": 2, "backoff": 0.01, "timeout": 0.3, "away": 1.0}
     with ScriptedServer(fault=lambda body, before: None if before else Fault.HANG) as server:
-        with asked(server, patience=patience) as pool:
+        with asked(server, **patience) as pool:
             assert pool.submit(body(1)).result(timeout=5).ids == echo(body(1))
 
 
@@ -80,8 +81,8 @@ def test_a_fault_that_stays_costs_its_request_alone(fault: str, tries: int, says
 
 
 def test_a_server_that_comes_back_in_time_costs_nothing() -> None:
-    patience = Patience(tries=3, backoff=0.01, timeout=2.0, away=30.0)
-    with ScriptedServer(delay=lambda body: 0.1) as server, asked(server, patience=patience) as pool:
+    patience = {"tries": 3, "backoff": 0.01, "timeout": 2.0, "away": 30.0}
+    with ScriptedServer(delay=lambda body: 0.1) as server, asked(server, **patience) as pool:
         futures = [pool.submit(body(number)) for number in range(24)]
         time.sleep(0.15)
         server.away(0.6)
@@ -112,11 +113,11 @@ def test_a_server_that_was_restarted_has_other_weights_and_is_refused() -> None:
 def test_a_server_that_is_not_there_at_the_start_is_waited_for() -> None:
     with ScriptedServer() as server:
         server.away(0.4)
-        with asked(server, patience=Patience(away=30.0)) as pool:
+        with asked(server, away=30.0) as pool:
             assert pool.submit(body(1)).result().ids == echo(body(1))
         server.stop()
         with pytest.raises(SamplerDown, match="no vLLM server answers at"):
-            Server(server.address, 2, Patience(away=0.3))
+            Server(server.address, 2, away=0.3)
 
 
 def resources() -> tuple[int, int]:
@@ -129,7 +130,7 @@ def test_nothing_is_left_over_after_200_rounds() -> None:
 
     before = resources()
     with ScriptedServer(fault=fault) as server:
-        with asked(server, patience=Patience(tries=2, backoff=0.0, timeout=2.0, away=2.0)) as pool:
+        with asked(server, tries=2, backoff=0.0, timeout=2.0, away=2.0) as pool:
             for number in range(200):
                 wait([pool.submit(body(3 * number + one)) for one in range(3)])
                 if number == 50:

@@ -55,6 +55,7 @@ PLACES = (
     "trl.generation.vllm_generation:VLLMGeneration",
     "trl.models.utils:disable_gradient_checkpointing",
     "trl.trainer.grpo_trainer:prepare_fsdp",
+    "trl.trainer.grpo_trainer:VLLMGeneration",
     "trl.trainer.utils:_use_triton",
     "trl.trainer.utils:add_fused_lm_head",
     "trl.trainer.utils:nanstd",
@@ -119,6 +120,22 @@ def test_place_is_where_we_left_it(place: str) -> None:
         resolve_name(place)
     except (ImportError, AttributeError) as error:
         pytest.fail(f"{place} has moved: {error}")
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("__init__", ["self._init_vllm()", "self.model = model"]),
+        ("_init_vllm", ["self.llm = LLM(", "self.llm.sleep(level=2)", "self.enable_sleep_mode"]),
+        ("_iter_named_params", ["model.merge_adapter()", "model.unmerge_adapter()"]),
+        ("sync_weights", ["_iter_named_params()", "model_runner.model.load_weights("]),
+        ("generate", ["self.llm.generate(", "_llm_weights_sleeping"]),
+    ],
+)
+def test_names_of_its_engine_are_still_used(method: str, words: list[str]) -> None:
+    source = inspect.getsource(getattr(resolve_name("trl.generation.vllm_generation:VLLMGeneration"), method))
+    missing = [word for word in words if word not in source]
+    assert not missing, f"VLLMGeneration.{method} no longer uses {missing}"
 
 
 def test_trl_is_of_the_pinned_series() -> None:

@@ -95,8 +95,12 @@ def test_a_request_that_the_engine_refuses_fails_alone() -> None:
 
 def test_policy_and_teacher_are_asked_side_by_side() -> None:
     engine = Engine()
-    policy = sampler(engine).instead("adapter-3")
-    teacher = policy.instead(None)
+    asked: Any = {}
+    policy, teacher = (
+        SteppingSampler(engine, lambda seed: seed, lambda output: Response(output.ids, None), one, asked)
+        for one in ("adapter-3", "adapter-4")
+    )
+    teacher = teacher.instead(None)
     futures = [one.submit(Request([5, 6, number], number)) for number in range(3) for one in (policy, teacher)]
     assert engine.adapters == ["adapter-3", None] * 3 and policy.waiting == 6
     while policy.advance():

@@ -159,9 +159,8 @@ def _privileged(run: Intended) -> None:
             "'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or a function"
         )
     if run.args.rounds_ahead and kind != "live" and (siblings or run.method.needs_encoder):
-        asked = "plays" if siblings else "thinks"
         raise ValueError(
-            f"teacher_model_kind={kind!r} {asked} with weights that the server has in place of the policy's, but with "
+            f"teacher_model_kind={kind!r} asks the server with weights in place of the policy's, but with "
             f"rounds_ahead={run.args.rounds_ahead} it plays on; use rounds_ahead=0 or teacher_model_kind='live'"
         )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, wait
 from typing import NamedTuple
 
-from alignopsd_trl.experimental.ahead import Ahead
+from alignopsd_trl.experimental.server import SECONDS_TO_END, in_background
+from alignopsd_trl.rollout import ENDS
+from alignopsd_trl.rollout.driver import SLICE
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.turns import Trajectory
 
@@ -27,18 +30,21 @@ class RolloutsAhead(Rollouts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._ahead: Ahead[Played] = Ahead(self.processes)
+        self._ahead: Future[Played] | None = None
 
     def close(self) -> None:
-        self._ahead.close()
+        self._ended(SECONDS_TO_END)
+        self._ahead = None
         super().close()
 
     def _played(self, asked: ToPlay) -> list[Trajectory]:
         """Takes up the round that was begun; the first one is begun here."""
-        if not self._ahead.begun:
+        if self._ahead is None:
             self.begin(asked)
         self.settle()
-        found = self._ahead.take()
+        assert self._ahead is not None, "it was begun"
+        taken, self._ahead = self._ahead, None
+        found = self.processes.together(taken.result, ENDS)
         if found.tasks != [row["task_id"] for row in asked.rows]:
             raise RuntimeError(
                 "other tasks were played ahead than the data loader gives; this is a bug, please report it"
@@ -57,12 +63,17 @@ class RolloutsAhead(Rollouts):
             trajectories = self.play_groups(asked, alone=self._bar)
             return Played([row["task_id"] for row in asked.rows], trajectories, self.counters.take())
 
-        self._ahead.begin(act)
+        self._ahead = in_background(act, "ahead")
 
     def settle(self) -> None:
-        if self._ahead.begun:
+        """Waits until the rounds of all processes have ended, and synchronises once a minute. A collective."""
+        if self._ahead is not None:
             self._bar.disable = not self._shown
-            self._ahead.settle()
+            while self.processes.agree(int(not self._ended(SLICE))):
+                pass
+
+    def _ended(self, seconds: float) -> bool:
+        return self._ahead is None or bool(wait([self._ahead], seconds).done)
 
     def take_counters(self) -> dict[str, float]:
         return self._counted

@@ -1,4 +1,4 @@
-"""Requests to a vLLM server: they are retried, and it is decided when to give up.
+"""A vLLM server as a decoding back end: each process sends its own request for each turn.
 
 A request that fails on a healthy server has used up a try. A server that does not report itself healthy is away: its
 requests wait for it, and use up no try.
@@ -6,51 +6,56 @@ requests wait for it, and use up no try.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from alignopsd_trl.experimental.ahead import SECONDS_TO_END, in_background
-from alignopsd_trl.rollout import RequestFailed, Response, SamplerDown
+from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.rollout import AnySampler, Continuous, Request, RequestFailed, Response, SamplerDown
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.trl_compat.sampling import ColocatedBackend
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat import Trainer
 
 IDLE = 2.0
 """Seconds that an unused connection is kept: less than the 5 after which vLLM closes it."""
 PROBE = 5.0
 """Seconds within which a healthy server answers ``/health``."""
 PAUSE = 0.25
-"""Seconds between two health checks of a server that is away."""
+"""Seconds between two tries while the server is away."""
 PASSING = (408, 425, 429)
 """Status codes of temporary refusals."""
+SECONDS_TO_END = 5.0
+"""Seconds that a server or a round that is closed waits for calls whose results are dropped."""
+_REMEDY = "start the server again and resume, so that it takes the policy's weights"
+Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Limits of a request's retries.
+def in_background(act: Callable[[], Result], name: str) -> Future[Result]:
+    """Runs a call in a daemon thread: unlike with `concurrent.futures`, a call that hangs does not keep the process
+    from ending."""
+    result: Future[Result] = Future()
 
-    Args:
-        tries: the number of tries on healthy servers.
-        backoff: seconds before the second try; twice as long before each further one.
-        timeout: seconds that one try may take.
-        away: seconds that the server may be away.
-    """
+    def run() -> None:
+        if result.set_running_or_notify_cancel():
+            try:
+                result.set_result(act())
+            except BaseException as error:  # the future raises it
+                result.set_exception(error)
 
-    tries: int = 4
-    backoff: float = 1.0
-    timeout: float = 600.0
-    away: float = 240.0
+    threading.Thread(target=run, daemon=True, name=name).start()
+    return result
 
 
 class _Fault(Exception):
     """A failure that another try may mend."""
-
-
-class _Refused(Exception):
-    """A request that the server refused for good."""
 
 
 class Server:
@@ -59,23 +64,27 @@ class Server:
     Args:
         address: e.g. ``http://10.0.0.5:8000``.
         in_flight: the number of requests in flight at most. Each request has a thread of its own.
-        patience: limits of retries.
+        tries: how often a request is sent while the server is healthy.
+        backoff: seconds before the second try; twice as long before each further one.
+        timeout: seconds that one try may take.
+        away: seconds that the server may be away.
 
     Attributes:
         weights: the number of updates in the pushed weights, for `Response.weights`.
 
     Raises:
-        SamplerDown: if the server does not answer within ``patience.away`` seconds.
+        SamplerDown: if the server does not answer within ``away`` seconds.
     """
 
-    def __init__(self, address: str, in_flight: int, patience: Patience | None = None):
-        self._address, self._patience = address.rstrip("/"), patience or Patience()
+    def __init__(
+        self, address: str, in_flight: int, tries: int = 4, backoff: float = 1, timeout: float = 600, away: float = 240
+    ):
+        self._address, self._tries, self._backoff, self._away = address.rstrip("/"), tries, backoff, away
         limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight, keepalive_expiry=IDLE)
-        self._client = httpx.Client(timeout=httpx.Timeout(self._patience.timeout, connect=PROBE), limits=limits)
+        self._client = httpx.Client(timeout=httpx.Timeout(timeout, connect=PROBE), limits=limits)
         self._probes = httpx.Client(timeout=PROBE)
-        self._probing, self._closed = threading.Lock(), threading.Event()
-        self._slots, self._requests = threading.Semaphore(in_flight), set[Future[Response]]()
-        self._away_since: float | None = time.monotonic()
+        self._closed, self._slots = threading.Event(), threading.Semaphore(in_flight)
+        self._requests = set[Future[Response]]()
         self.weights: int | None = None
         try:
             self._meet()
@@ -98,7 +107,7 @@ class Server:
 
     def check(self) -> None:
         """Raises `SamplerDown` if the server was restarted and so has lost the pushed weights."""
-        if self._is_new():
+        if self._born and self._birth() not in ("", self._born):
             raise SamplerDown(f"{self._address} was restarted and has its first weights again; {_REMEDY}")
 
     def close(self) -> None:
@@ -112,7 +121,7 @@ class Server:
         """Waits for the server at the start; reads which model it serves, and when its process began."""
         began = time.monotonic()
         while not self._is_well():
-            if time.monotonic() - began > self._patience.away:
+            if time.monotonic() - began > self._away:
                 raise SamplerDown(f"no vLLM server answers at {self._address}; start `vllm serve` there, {_REMEDY}")
             time.sleep(PAUSE)
         try:
@@ -120,37 +129,36 @@ class Server:
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             message = f"{self._address} does not say which model it serves ({_named(error)}); is it a vLLM server?"
             raise SamplerDown(message) from error
-        self._born, self._away_since = self._birth(), None
+        self._born = self._birth()
 
     def _complete(self, body: Mapping[str, Any], wanted: Callable[[], bool]) -> Response:
         with self._slots:
-            return self._tried(body, wanted)
-
-    def _tried(self, body: Mapping[str, Any], wanted: Callable[[], bool]) -> Response:
-        faults = losses = 0
-        problem = ""
-        while max(faults, losses) < self._patience.tries:  # losses count: a request may crash the server each time
-            self._wait_for_it(wanted)
-            weights = self.weights
-            try:
-                return self._read(self._post(body))._replace(weights=weights)
-            except _Refused as refusal:
-                raise RequestFailed(str(refusal)) from None
-            except (httpx.HTTPError, _Fault) as error:
-                problem = f"{self._address}: {_named(error)}"
-            if self._is_well() and not self._is_new():
-                faults += 1
-                if faults < self._patience.tries:
-                    self._closed.wait(self._patience.backoff * 2 ** (faults - 1))
-            else:
-                losses += 1
-                self._away_since = self._away_since or time.monotonic()
-        raise RequestFailed(f"no response after {max(faults, losses)} tries; the last: {problem}")
+            faults, lost, problem = 0, None, ""
+            while faults < self._tries:
+                if self._closed.is_set() or not wanted():
+                    raise RequestFailed("it was dropped")
+                weights = self.weights
+                try:
+                    if lost is None:
+                        return self._read(self._post(body))._replace(weights=weights)
+                except (httpx.HTTPError, _Fault) as error:
+                    problem = f"{self._address}: {_named(error)}"
+                if not self._is_well():
+                    lost, pause = lost or time.monotonic(), PAUSE
+                    if time.monotonic() - lost > self._away:
+                        raise SamplerDown(f"no answer from {self._address} for {self._away:g} s; {_REMEDY}")
+                else:
+                    self.check()
+                    faults, pause = faults + (lost is None), 0.0 if lost else self._backoff * 2**faults
+                    lost = None
+                if faults < self._tries:
+                    self._closed.wait(pause)
+            raise RequestFailed(f"no response after {faults} tries; the last: {problem}")
 
     def _post(self, body: Mapping[str, Any]) -> httpx.Response:
         reply = self._client.post(f"{self._address}/v1/completions", json={"model": self._model, **body})
         if 400 <= reply.status_code < 500 and reply.status_code not in PASSING:
-            raise _Refused(f"{self._address} answered {reply.status_code}: {reply.text:.300}")
+            raise RequestFailed(f"{self._address} answered {reply.status_code}: {reply.text:.300}")
         if reply.status_code != 200:
             raise _Fault(f"answered {reply.status_code}: {reply.text:.300}")
         return reply
@@ -165,41 +173,11 @@ class Server:
             raise _Fault(f"answered with no completion of token ids: {reply.text!r:.120}") from error
         return Response(ids, log_probs)
 
-    def _wait_for_it(self, wanted: Callable[[], bool]) -> None:
-        """Waits while the server is away.
-
-        Raises:
-            SamplerDown: if that lasts too long, or it comes back without the pushed weights.
-        """
-        while wanted() and not self._closed.is_set():
-            self._look_for_it()
-            if (since := self._away_since) is None:
-                return
-            if time.monotonic() - since > self._patience.away:
-                raise SamplerDown(f"no answer from {self._address} for {self._patience.away:g} s; {_REMEDY}")
-            self._closed.wait(PAUSE)
-        raise RequestFailed("it was dropped")
-
-    def _look_for_it(self) -> None:
-        """Checks whether a server that is away is back, in one thread at a time."""
-        if self._away_since is None or not self._probing.acquire(blocking=False):
-            return
-        try:
-            if self._is_well():
-                self.check()
-                self._away_since = None
-        finally:
-            self._probing.release()
-
     def _is_well(self) -> bool:
         try:
             return self._probes.get(f"{self._address}/health").status_code < 500
         except httpx.HTTPError:
             return False
-
-    def _is_new(self) -> bool:
-        """Whether the server was restarted, so that it has the weights that it was started with."""
-        return bool(self._born) and self._birth() not in ("", self._born)
 
     def _birth(self) -> str:
         """Returns the start time of the server's process from ``/metrics``, ``""`` if unknown."""
@@ -210,25 +188,118 @@ class Server:
         return next((line for line in lines if line.startswith("process_start_time_seconds")), "")
 
 
-def order(address: str, what: str, timeout: float) -> None:
-    """Posts to an endpoint of vLLM's dev mode: ``pause?mode=keep`` freezes requests and drops their keys and values,
-    ``resume`` goes on with them.
-
-    Raises:
-        SamplerDown: if the post fails.
-    """
-    try:
-        httpx.post(f"{address.rstrip('/')}/{what}", timeout=timeout).raise_for_status()
-    except httpx.HTTPError as error:
-        raise SamplerDown(f"{address} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}") from error
-
-
-_REMEDY = "start the server again and resume, so that it takes the policy's weights"
-
-
 def _number(value: Any) -> bool:
     return value is None or isinstance(value, int | float)  # TRL writes None where a log-prob is not finite
 
 
 def _named(error: Exception) -> str:
     return str(error) if isinstance(error, _Fault) else f"{type(error).__name__}: {error}"
+
+
+class ServerSampler(Continuous):
+    """A [`~alignopsd_trl.rollout.Sampler`] on vLLM's server. A failing request ends its episode.
+
+    Args:
+        server: with the policy's weights.
+        options: sampling options in the body of ``/v1/completions``.
+    """
+
+    def __init__(self, server: Server, options: Mapping[str, Any]):
+        self._server, self._options = server, dict(options)
+        self._asked: set[Future[Response]] = set()
+        self._drops = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._asked)
+
+    def submit(self, request: Request) -> Future[Response]:
+        asks = {"prompt": list(request.prompt_ids), "seed": request.seed, "return_token_ids": True}
+        drops = self._drops
+        future = self._server.submit({**self._options, **asks}, lambda: self._drops == drops)
+        self._asked.add(future)
+        future.add_done_callback(self._asked.discard)
+        return future
+
+    def advance(self) -> bool:
+        return False  # the server does the work
+
+    def drop(self) -> None:
+        self._drops += 1
+        self._asked.clear()
+
+
+class ServerBackend(ColocatedBackend):
+    """vLLM's server, which gets the policy's weights before each round.
+
+    Args:
+        push: sends the weights to the server and returns the number of updates in them.
+        options: (temperature, token limit) -> the sampling options in a body of ``/v1/completions``.
+    """
+
+    def __init__(self, trainer: Trainer, processes: ProcessGroup, push: Callable[[], int], options: Callable[..., Any]):
+        super().__init__(trainer, processes)
+        self._push, self._options = push, options
+        self._server: Server | None = None
+        self._weights: int | None = None
+
+    def push(self, update: int) -> None:
+        """Sends the policy's weights to the server. With `rounds_ahead` the next round's requests are frozen.
+
+        Raises:
+            SamplerDown: on all processes, if the push fails.
+        """
+        frozen = self._trainer.args.rounds_ahead and self._weights not in (None, update)
+        with self._frozen() if frozen else contextlib.nullcontext():
+            self._weights = self._processes.together(self._push, SamplerDown)
+        if self._server is not None:
+            self._server.weights = self._weights
+
+    @contextlib.contextmanager
+    def _frozen(self) -> Generator[None]:
+        self._order("pause?mode=keep")
+        try:
+            yield
+        except SamplerDown:
+            with contextlib.suppress(SamplerDown):  # the first error is the one to report
+                self._order("resume")
+            raise
+        self._order("resume")
+
+    def _order(self, what: str) -> None:
+        """Posts to an endpoint of vLLM's dev mode: ``pause?mode=keep`` freezes requests and drops their keys and
+        values, ``resume`` goes on with them. A collective; raises `SamplerDown` on all processes."""
+        act = partial(self._post, what) if self._processes.process == 0 else lambda: None
+        self._processes.together(act, SamplerDown)
+
+    def _post(self, what: str) -> None:
+        args = self._trainer.args
+        try:
+            address = f"{args.server_address.rstrip('/')}/{what}"
+            httpx.post(address, timeout=args.vllm_request_timeout).raise_for_status()
+        except httpx.HTTPError as error:
+            told = f"{args.server_address} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}"
+            raise SamplerDown(told) from error
+
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        """Makes a sampler, and connects to the server when the first one is made. A collective.
+
+        Raises:
+            SamplerDown: on all processes, if one of them does not reach the server, or it was restarted.
+        """
+        return ServerSampler(self._processes.together(self._open, SamplerDown), self._options(temperature, max_tokens))
+
+    def _open(self) -> Server:
+        if self._server is not None:
+            self._server.check()
+            return self._server
+        args = self._trainer.args
+        limits = args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
+        self._server = Server(args.server_address, args.vllm_requests_in_flight, *limits)
+        self._server.weights = self._weights
+        return self._server
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._server = None

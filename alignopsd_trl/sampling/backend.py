@@ -22,24 +22,7 @@ class TeacherSampler:
 
     Args:
         sampler: the policy's sampler, with a prefix cache that it does not share.
-        weights: of the teacher.
-    """
-
-    sampler: BatchSampler
-    weights: TeacherWeights
-
-    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        with self.weights.in_place():
-            return self.sampler.respond(prompts, until)
-
-
-@dataclass(frozen=True)
-class HeldTeacher:
-    """A [`~alignopsd_trl.rollout.BatchSampler`] on an engine that takes the teacher's weights in place of the policy's.
-
-    Args:
-        sampler: on this engine.
-        held: gives the engine the teacher's weights, if it has others, and keeps them while it is open.
+        held: puts the teacher's weights in the place of the policy's while it is open.
     """
 
     sampler: BatchSampler
@@ -93,7 +76,7 @@ class Backend(ABC):
     def of_teacher(self, sampler: Any, weights: TeacherWeights) -> AnySampler:
         """Makes the teacher's sampler from the policy's, for calls between which others may ask the policy. A
         collective."""
-        return TeacherSampler(sampler, weights)
+        return TeacherSampler(sampler, weights.in_place)
 
     def hand_over(self, weights: TeacherWeights) -> HandOver | None:
         """Returns what gives an engine the teacher's weights for a whole play; `None` where the teacher can be asked

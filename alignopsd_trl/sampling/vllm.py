@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import copy
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -21,20 +23,26 @@ class SteppingSampler(Continuous):
         parameters: makes vLLM's ``SamplingParams`` from a request's seed, with the final output only.
         read: makes the response from vLLM's ``RequestOutput``.
         adapter: vLLM's ``LoRARequest``; `None` where the engine's weights are asked as they are.
+        asked: of all samplers on this engine, since a step of one fulfils the requests of all.
     """
 
     takes_schemas = True
 
     def __init__(
-        self, engine: Any, parameters: Callable[[int], Any], read: Callable[[Any], Response], adapter: Any = None
+        self,
+        engine: Any,
+        parameters: Callable[[int], Any],
+        read: Callable[[Any], Response],
+        adapter: Any = None,
+        asked: dict[str, Future[Response]] | None = None,
     ):
         self._engine, self._parameters, self._read, self._adapter = engine, parameters, read, adapter
-        self._asked: dict[str, Future[Response]] = {}
+        self._asked = {} if asked is None else asked
 
     def instead(self, adapter: Any) -> SteppingSampler:
-        """Returns a sampler of another adapter, `None` for none; a step of either fulfils the requests of both."""
-        other = SteppingSampler(self._engine, self._parameters, self._read, adapter)
-        other._asked = self._asked
+        """Returns a sampler of another adapter; `None` is no adapter."""
+        other = copy(self)
+        other._adapter = adapter
         return other
 
     @property
@@ -74,18 +82,13 @@ class SteppingSampler(Continuous):
             self._asked.clear()
 
 
+@dataclass(frozen=True)
 class TogetherSampler:
-    """A [`~alignopsd_trl.rollout.BatchSampler`] that raises `SamplerDown` on all processes if it is down on one.
+    """A [`~alignopsd_trl.rollout.BatchSampler`] that raises `SamplerDown` on all processes if it is down on one, by
+    `ProcessGroup.together`."""
 
-    Args:
-        sampler: the sampler of this process.
-        together: raises an error of one process on all, as `ProcessGroup.together`.
-    """
-
-    def __init__(
-        self, sampler: BatchSampler, together: Callable[[Callable[[], Responses], type[Exception]], Responses]
-    ):
-        self._sampler, self._together = sampler, together
+    sampler: BatchSampler
+    together: Callable[[Callable[[], Responses], type[Exception]], Responses]
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        return self._together(lambda: self._sampler.respond(prompts, until), SamplerDown)
+        return self.together(lambda: self.sampler.respond(prompts, until), SamplerDown)

@@ -146,15 +146,10 @@ class SelfCheck:
         count = self.processes.agree(len(few))
         prompts = [list(turn.prompt_ids) for turn in few.turns]
         responses, known = sampler.respond([*prompts, *[[self.forwards.pad_id] * 2] * (count - len(few))])
-        turns = [dataclasses.replace(turn, response_ids=ids) for turn, ids in zip(few.turns, responses, strict=False)]
-        own = self._score(model, dataclasses.replace(few, turns=turns), torch.arange(len(few))).cpu()
-        gaps = [
-            abs(one - other)
-            for row, values in enumerate((known or [])[: len(few)])
-            for one, other in zip(own[row].tolist(), values, strict=False)
-            if other is not None  # TRL's for a log-prob that is not finite
-        ]
-        if gaps:
+        turns = [dataclasses.replace(one, response_ids=ids) for one, ids in zip(few.turns, responses, strict=False)]
+        own = self._score(model, dataclasses.replace(few, turns=turns), torch.arange(len(few))).tolist()
+        pairs = [pair for both in zip(own, known or [], strict=False) for pair in zip(*both, strict=False)]
+        if gaps := [abs(one - other) for one, other in pairs if other is not None]:
             found["sampler"] = max(found.get("sampler") or 0.0, sum(gaps) / len(gaps))
 
     def _cheap(self, few: TurnBatch, plain: torch.Tensor | None) -> dict[str, float | None]:

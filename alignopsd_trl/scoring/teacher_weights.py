@@ -67,11 +67,7 @@ class TeacherWeights(TrainerCallback):
         """Swaps the values into the model while the context is open; it must not be trained meanwhile. Only FSDP2's
         shards are copied, since FSDP2 keeps pointers to their memory. A LoRA adapter that adds nothing is switched off
         instead, which spares its products."""
-        if self.adds_nothing:
-            with self._model.disable_adapter():
-                yield
-            return
-        with self.swapped():
+        with self._model.disable_adapter() if self.adds_nothing else self.swapped():
             yield
 
     @contextlib.contextmanager

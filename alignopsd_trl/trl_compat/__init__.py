@@ -64,6 +64,8 @@ PRIVATE = {
     "GRPOTrainer._logs": "the table of completions",
     "GRPOTrainer._last_loaded_step": "makes the next generation push the weights",
     "VLLMGeneration._llm_weights_sleeping": "an engine that wakes once a round",
+    "VLLMGeneration._init_vllm": "an engine with adapters, where the policy is one",
+    "lora_manager._adapter_manager": "vLLM's own: its layers that add an adapter, around those that take base weights",
     "VLLMGeneration._iter_named_params": "a server that does not take the weights ends the run on all processes",
     "generate._is_fsdp_managed_module": "generation that goes on until all processes have finished",
     "deepspeed._hf_deepspeed_config_weak_ref": "models beside the policy are loaded whole",
@@ -71,7 +73,7 @@ PRIVATE = {
     "config._attn_implementation": "which masks attention takes",
 }
 """Private names that these modules read, call or patch, with reasons. Public names that they patch for a while are
-`vllm_generation.LLM`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
+`vllm_generation.LLM`, `grpo_trainer.VLLMGeneration`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
 
 # Accelerate calls the device of each of several CPU processes cpu:0, and transformers loads the optimiser's state to
 # that name; torch knows the device as cpu alone.

@@ -1,5 +1,4 @@
-"""A LoRA policy as an adapter of a colocated vLLM engine: the engine has the base weights once, and an update pushes
-the adapter alone."""
+"""A LoRA policy as an adapter of a colocated vLLM engine, so that an update pushes the adapter alone."""
 
 from __future__ import annotations
 
@@ -58,11 +57,8 @@ class AdapterEngine(VLLMGeneration):
 
     def _init_vllm(self) -> None:
         self.serves, self.policy, self._has_base, self._pushed = False, None, False, 0
-        if self.mode != "colocate" or not is_peft_model(self.model) or not hasattr(vllm_generation, "LLM"):
-            super()._init_vllm()
-            return
-        self._folder = TemporaryDirectory(prefix="adapters-")
-        with patched(vllm_generation, LLM=partial(self._made, vllm_generation.LLM)):
+        adapted = is_peft_model(self.model) and hasattr(vllm_generation, "LLM")  # else TRL says that it is missing
+        with patched(vllm_generation, **{"LLM": partial(self._made, vllm_generation.LLM)} if adapted else {}):
             super()._init_vllm()
 
     def _made(self, make: Any, **options: Any) -> Any:
@@ -70,17 +66,20 @@ class AdapterEngine(VLLMGeneration):
         llm: Any = None
         problem = why_merged(self.model)
         if problem is None:
+            self._folder = TemporaryDirectory(prefix="adapters-")
             rank = next(one for one in RANKS if one >= _rank(self.model))
             try:
                 llm = make(**{**options, "enable_lora": True, "max_lora_rank": rank, "max_loras": 2})
-                self._try(llm)
+                empty = {name: torch.zeros(getattr(one, "ds_shape", one.shape)) for name, one in self._matrices()}
+                llm.llm_engine.add_lora(tried := self._written(empty))
+                llm.llm_engine.remove_lora(tried.lora_int_id)
             except Exception as error:  # of vLLM's own classes
                 problem = f"vLLM refuses it: {error}"
         problems = [one for one in gather_object([problem]) if one is not None]
         if not problems:
             self.serves = True
             if self.enable_sleep_mode:  # level 2 would throw the base weights away, which no push brings back
-                llm.sleep = partial(_asleep, llm.sleep)
+                llm.sleep = lambda level, sleep=llm.sleep: sleep(level=1)
             return llm
         if self.accelerator.is_main_process:
             logger.warning(f"vLLM gets the adapter merged into all weights at each push: {problems[0]}")
@@ -88,13 +87,6 @@ class AdapterEngine(VLLMGeneration):
         gc.collect()
         vllm_generation.empty_cache()
         return make(**options)
-
-    def _try(self, llm: Any) -> None:
-        """Loads an empty adapter of the policy's form."""
-        shapes = {name: getattr(value, "ds_shape", value.shape) for name, value in self._matrices()}
-        request = self._written({name: torch.zeros(shape) for name, shape in shapes.items()})
-        llm.llm_engine.add_lora(request)
-        llm.llm_engine.remove_lora(request.lora_int_id)
 
     def sync_weights(self) -> None:
         if not self.serves:
@@ -109,11 +101,10 @@ class AdapterEngine(VLLMGeneration):
         request for it. A collective."""
         reshard(self.model)
         request = self._written({name: whole_of(held(value), value) for name, value in self._matrices()})
-        engine = self.llm.llm_engine
         if before is not None:
-            engine.remove_lora(before.lora_int_id)
+            self.llm.llm_engine.remove_lora(before.lora_int_id)
             shutil.rmtree(before.lora_path)
-        engine.add_lora(request)
+        self.llm.llm_engine.add_lora(request)
         return request
 
     def generate(self, *given: Any, **named: Any) -> Any:
@@ -163,19 +154,14 @@ class AdapterEngine(VLLMGeneration):
 @contextlib.contextmanager
 def _without_adapters(runner: Any) -> Generator[None]:
     """Puts vLLM's layers back in the place of those that add an adapter, so that weights are loaded by their names."""
-    model, wrappers = runner.model, dict(runner.lora_manager._adapter_manager.modules)
-    places = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], name) for name in wrappers]
+    wrappers = dict(runner.lora_manager._adapter_manager.modules)
     try:
-        for parent, leaf, name in places:
-            setattr(parent, leaf, wrappers[name].base_layer)
+        for name, wrapper in wrappers.items():
+            runner.model.set_submodule(name, wrapper.base_layer)
         yield
     finally:
-        for parent, leaf, name in places:
-            setattr(parent, leaf, wrappers[name])
-
-
-def _asleep(sleep: Any, level: int = 1) -> None:
-    sleep(level=1)
+        for name, wrapper in wrappers.items():
+            runner.model.set_submodule(name, wrapper)
 
 
 def _endings(model: Any) -> tuple[str, str]:

@@ -56,7 +56,9 @@ def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
     """
     if whole and args.world_size > 1:
         args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), "device_map": None}
-    ours = patched(grpo_trainer, prepare_fsdp=_shard_frozen, VLLMGeneration=AdapterEngine)
+    adapters = (args.engine_options or {}).get("enable_lora", True)
+    engine = AdapterEngine if adapters else grpo_trainer.VLLMGeneration
+    ours = patched(grpo_trainer, prepare_fsdp=_shard_frozen, VLLMGeneration=engine)
     with ours, engine_options(args.engine_options), patched(args, entropy_coef=0.0):
         yield
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from alignopsd_trl.distributed import strategies
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Response, Responses, SamplerDown
-from alignopsd_trl.sampling.backend import Backend, HandOver, HeldTeacher
+from alignopsd_trl.sampling.backend import Backend, HandOver, TeacherSampler
 from alignopsd_trl.sampling.plain import by_options_alone
 from alignopsd_trl.sampling.vllm import SteppingSampler, TogetherSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
@@ -46,7 +48,7 @@ class EngineSampler:
 
     def instead(self, request: Any) -> EngineSampler:
         """Returns a sampler of another adapter of the engine, by vLLM's request; `None` is no adapter."""
-        other = EngineSampler(self._trainer, self._temperature, self._max_tokens)
+        other = copy(self)
         other._instead = (request,)
         return other
 
@@ -74,9 +76,13 @@ class EngineBackend(Backend):
     def __init__(self, trainer: Trainer, processes: ProcessGroup):
         self._trainer, self._processes = trainer, processes
         self._taught: tuple[int, Any] | None = None
+        self._asked: dict[str, Future[Response]] = {}
 
-    def ready(self) -> AbstractContextManager[None]:
-        return awake(self._trainer)
+    @contextlib.contextmanager
+    def ready(self) -> Generator[None]:
+        with awake(self._trainer):
+            self.push(self._trainer.state.global_step)
+            yield
 
     def push(self, update: int) -> None:
         """Pushes the policy's weights to vLLM. A collective.
@@ -91,7 +97,7 @@ class EngineBackend(Backend):
 
     def of_teacher(self, sampler: Any, weights: TeacherWeights) -> AnySampler:
         if not self._serves:
-            return HeldTeacher(sampler, partial(self._held, weights))
+            return TeacherSampler(sampler, partial(self._held, weights))
         return sampler.instead(self._request(weights))
 
     def hand_over(self, weights: TeacherWeights) -> HandOver | None:
@@ -109,8 +115,7 @@ class EngineBackend(Backend):
         """Returns vLLM's request for the teacher's adapter; `None` where it is the base weights."""
         if weights.adds_nothing:
             return None
-        moves = self._trainer.args.teacher_model_kind == "ema"
-        state = self._trainer.state.global_step if moves else 0
+        state = self._trainer.state.global_step if self._trainer.args.teacher_model_kind == "ema" else 0
         if self._taught is None or self._taught[0] != state:
             with weights.swapped():
                 taken = self._trainer.vllm_generation.take(self._taught and self._taught[1])
@@ -134,14 +139,22 @@ class EngineBackend(Backend):
 class ColocatedBackend(EngineBackend):
     """A vLLM engine in each process, which answers request by request, so that no episode waits for another."""
 
-    @contextlib.contextmanager
-    def ready(self) -> Generator[None]:
-        with awake(self._trainer):
-            self.push(self._trainer.state.global_step)
-            yield
-
     def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
-        return stepping_sampler(self._trainer, temperature, max_tokens)
+        options = sampling_options(self._trainer, temperature, max_tokens)
+        if isinstance(options.get("structured_outputs"), dict):
+            options["structured_outputs"] = vllm_generation.StructuredOutputsParams(**options["structured_outputs"])
+
+        def parameters(seed: int) -> Any:
+            chosen = vllm_generation.SamplingParams(**options | {"seed": seed})
+            chosen.output_kind = type(chosen.output_kind).FINAL_ONLY
+            return chosen
+
+        def read(output: Any) -> Response:
+            log_probs = vllm_generation.extract_logprobs([output])[0][0]
+            return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
+
+        engine = self._trainer.vllm_generation
+        return SteppingSampler(engine.llm.llm_engine, parameters, read, getattr(engine, "policy", None), self._asked)
 
     def together(self, sampler: BatchSampler) -> BatchSampler:
         return TogetherSampler(sampler, self._processes.together)
@@ -237,22 +250,3 @@ def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> d
         **engine.generation_kwargs,
         **({"structured_outputs": {"regex": pattern}} if (pattern := engine.structured_outputs_regex) else {}),
     }
-
-
-def stepping_sampler(trainer: Trainer, temperature: float, max_tokens: int) -> SteppingSampler:
-    """Makes a sampler of the policy in a colocated engine, which it calls request by request."""
-    options = sampling_options(trainer, temperature, max_tokens)
-    if isinstance(options.get("structured_outputs"), dict):
-        options["structured_outputs"] = vllm_generation.StructuredOutputsParams(**options["structured_outputs"])
-
-    def parameters(seed: int) -> Any:
-        chosen = vllm_generation.SamplingParams(**options | {"seed": seed})
-        chosen.output_kind = type(chosen.output_kind).FINAL_ONLY
-        return chosen
-
-    def read(output: Any) -> Response:
-        log_probs = vllm_generation.extract_logprobs([output])[0][0]
-        return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
-
-    engine = trainer.vllm_generation
-    return SteppingSampler(engine.llm.llm_engine, parameters, read, getattr(engine, "policy", None))

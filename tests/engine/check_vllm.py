@@ -24,6 +24,16 @@ RUNS = {
     "two FSDP2 processes, LoRA": ["--fsdp", "--lora"],
     "two FSDP2 processes, sleep mode": ["--fsdp", "--sleep"],
     "one process, continuous": ["--continuous"],
+    "base teacher": ["--base", "--siblings"],
+    "base teacher, sleep mode": ["--base", "--sleep"],
+    "base teacher, continuous": ["--base", "--siblings", "--continuous"],
+    "base teacher, LoRA": ["--base", "--lora"],
+    "base teacher, LoRA merged": ["--base", "--siblings", "--lora", "--merged"],
+    "ema teacher, LoRA, continuous": ["--ema", "--siblings", "--lora", "--continuous"],
+    "base teacher, two FSDP2 processes": ["--base", "--siblings", "--fsdp"],
+    "base teacher, two FSDP2 processes, LoRA, sleep mode, continuous": [
+        *("--base", "--siblings", "--fsdp", "--lora", "--sleep", "--continuous"),
+    ],
     "two FSDP2 processes, sleep mode, continuous": ["--fsdp", "--sleep", "--continuous"],
 }
 CLOSE = 1e-3
@@ -55,6 +65,8 @@ def test_engine_samples_from_the_policy_as_it_is(run: list[dict[str, Any]]) -> N
         assert result["processes"] == len(run)
         assert len(result["furthest_by_round"]) == 3
         assert max(result["furthest_by_round"]) < CLOSE, "before the first update and after each"
+        assert len(result["furthest_of_teacher"]) == 3 and max(result["furthest_of_teacher"]) < CLOSE
+        assert result["served"] == (result["lora"] and not result["merged"])
         assert result["furthest_after"] < CLOSE
         assert result["furthest_without_push"] > FAR, "the control: without a push the weights must differ"
         assert min(result["largest_advantage_by_round"]) > 0 and min(result["gradient_norms"]) > 0
@@ -77,4 +89,7 @@ def test_weights_are_pushed_once_a_round(run: list[dict[str, Any]]) -> None:
         sleeps, wakes = (result["sleep_calls"].count(name) for name in ("sleep", "wake"))
         assert sleeps == (wakes + 1 if sleeps else 0), "asleep from the start and after each use"
         # three rounds, the measurement and the evaluation; asleep, what was pushed is gone, so the last pushes too
-        assert len(result["pushes_before_call"]) == (5 if sleeps else 4)
+        # a teacher that is no adapter is pushed too, in each round
+        assert len(result["pushes_before_call"]) == (5 if sleeps else 4) + 3 * (
+            result["teacher"] and not result["served"]
+        )

@@ -14,7 +14,7 @@ from typing import Any
 from fakes.toy import build_tokenizer, toy_response
 
 from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
-from alignopsd_trl.experimental.server_backend import ServerBackend
+from alignopsd_trl.experimental.server import ServerBackend
 
 
 class Fault:
