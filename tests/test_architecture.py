@@ -110,6 +110,7 @@ MAY_IMPORT = {
         "offline",
         "precision",
         "privileged",
+        "scoring",
         "rollout",
         "runs",
         "skills",

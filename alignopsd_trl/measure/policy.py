@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from alignopsd_trl.sampling.plain import attention_of
-from alignopsd_trl.scoring.packing import Packed
+from alignopsd_trl.scoring.packing import CACHE_NAME, Packed
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Before, Forwards, Mix, Padded, score_pairs
 from alignopsd_trl.turns import TurnBatch
@@ -43,8 +43,8 @@ class ModelScorer:
             input_ids=rows.ids,
             attention_mask=rows.attention_mask(attention_of(self._model), cached),
             position_ids=rows.position,
-            past_key_values=cache,
             use_cache=cache is not None,
+            **({} if cache is None else {CACHE_NAME: cache}),
         ).last_hidden_state
 
     @torch.no_grad()

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from peft import get_peft_model
+from transformers import DynamicCache
 from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.precision import bfloat16_pays
 from alignopsd_trl.runs.progress import busy
+from alignopsd_trl.scoring.packing import CACHE_NAME
 
 TOKENS, ROWS, STEPS = 512, 32, 4
 """Tokens of the measured forward and update; most rows, and steps, of the measured decoding."""
@@ -65,8 +67,9 @@ def _speeds(policy: Any, ids: torch.Tensor, together: int) -> tuple[float, float
     """Returns the seconds of a token that is read and of one that is written with others."""
     rows = ids[:1].expand(together, -1)
     read = _seconds(lambda: policy.get_decoder()(input_ids=ids, use_cache=False)) / ids.numel()
-    cache = policy(input_ids=rows, use_cache=True, logits_to_keep=1).past_key_values
-    step = _seconds(lambda: policy(input_ids=rows[:, :1], past_key_values=cache, use_cache=True), STEPS)
+    known: Any = {CACHE_NAME: DynamicCache(config=policy.config)}
+    policy(input_ids=rows, use_cache=True, logits_to_keep=1, **known)
+    step = _seconds(lambda: policy(input_ids=rows[:, :1], use_cache=True, **known), STEPS)
     return read, step / together
 
 

@@ -17,7 +17,7 @@ from transformers import Cache
 
 from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.rollout import Responses
-from alignopsd_trl.scoring.packing import as_attention_mask
+from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _next(model: torch.nn.Module, rows: Rows, token: torch.Tensor, attention: st
         input_ids=token.unsqueeze(1),
         attention_mask=as_attention_mask(rows.visible[:, None, None, :length], attention),
         position_ids=rows.position.unsqueeze(1),
-        past_key_values=rows.cache,
+        **{CACHE_NAME: rows.cache},
         use_cache=True,
     )
     rows.position = rows.position + 1

@@ -20,9 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 
 from alignopsd_trl.scoring.ragged import Ragged
 
+CACHE_NAME = "cache" if tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24) else "past_key_values"
+"""The name of a forward's argument for keys and values; transformers 5.24 warns of the old one."""
 TOKEN_BYTES = 4  # of `Ragged.content`
 PROVEN = ("llama", "qwen2", "qwen3")
 """Model types whose packed scores are tested against plain ones."""

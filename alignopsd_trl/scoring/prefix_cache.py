@@ -26,7 +26,7 @@ from transformers.cache_utils import DynamicLayer
 
 from alignopsd_trl.patched import patched
 from alignopsd_trl.scoring.kv_memory import CACHE, POOL, CacheLimits, token_bytes
-from alignopsd_trl.scoring.packing import as_attention_mask
+from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
 from alignopsd_trl.scoring.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _fill(cache: Cache, model: PreTrainedModel, ids: torch.Tensor, options: dict
         raise _Filled
 
     with patched(last, update=update), contextlib.suppress(_Filled):
-        model(input_ids=ids, use_cache=True, past_key_values=cache, logits_to_keep=1, **options)
+        model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE_NAME: cache}, **options)
 
 
 def _empty_cache(layers: int) -> Cache:

@@ -15,7 +15,7 @@ from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.patched import patched
-from alignopsd_trl.scoring.packing import Packed
+from alignopsd_trl.scoring.packing import CACHE_NAME, Packed
 from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.trl_compat.model import attention_of, policy_of, text_config, why_not_shared, without_checkpointing
@@ -213,8 +213,8 @@ class PolicyScorer:
             input_ids=rows.ids,
             attention_mask=mask,
             position_ids=None if mask is None else rows.position,  # with gaps transformers builds a mask
-            past_key_values=cache,
             use_cache=cache is not None,
+            **({} if cache is None else {CACHE_NAME: cache}),
             **options,
         )
 
