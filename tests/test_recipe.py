@@ -387,7 +387,7 @@ def test_a_recipe_for_one_gpu_follows_a_frozen_teacher(name: str, tmp_path: Path
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ONE_GPU)
-@pytest.mark.parametrize("flags", [["--method", "grpo"], ["--use_vllm", "False"]], ids=["engine", "own loop"])
+@pytest.mark.parametrize("flags", [[], ["--method", "grpo"]])
 def test_a_recipe_for_one_gpu_fits_24_gib(
     name: str, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
