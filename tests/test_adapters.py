@@ -44,12 +44,12 @@ class LLM:
     def __init__(self, **options: Any):
         self.options, self.taken, self.asked, self.slept = options, {}, [], []
         self.loaded: dict[str, torch.Tensor] = {}
-        self.model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-        wrapper = Layer(self.model[0])
+        self.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        wrapper, self.head = Layer(self.model[0]), self.model[1]
         self.model[0] = wrapper
         self.model.load_weights = self.load_weights
         runner = SimpleNamespace(model=self.model, lora_manager=SimpleNamespace())
-        runner.lora_manager._adapter_manager = SimpleNamespace(modules={"0": wrapper})
+        runner.lora_manager._adapter_manager = SimpleNamespace(modules={"0": wrapper, "1": Layer(torch.nn.Identity())})
         worker = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
         config = SimpleNamespace(quantization=None)
         self.llm_engine = SimpleNamespace(
@@ -57,6 +57,7 @@ class LLM:
         )
 
     def load_weights(self, pairs: list[tuple[str, torch.Tensor]]) -> None:
+        assert self.model[1] is self.head, "another module stands under its name"
         assert isinstance(self.model[0], torch.nn.Linear) or not self.options.get("enable_lora"), (
             "plain names are loaded"
         )

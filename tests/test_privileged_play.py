@@ -358,18 +358,16 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path: Path, kind: str) -> None:
 
 # What is refused
 
+AHEAD = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True, "rounds_ahead": 1}
+
 
 @pytest.mark.parametrize(
     ("options", "bank", "said"),
     [
         ({"method": "grpo", **HALF}, None, "there must be a skill_bank"),
         ({"method": "skill_grpo", **HALF}, "webshop", "all siblings read the skill"),
-        ({"use_vllm": True, "teacher_model_kind": "base", **HALF}, "webshop", "plays, but use_vllm=True"),
-        (
-            {"use_vllm": True, "teacher_model_kind": "ema", "method": "align_opsd"},
-            "webshop",
-            "thinks, but use_vllm=True",
-        ),
+        ({**AHEAD, "teacher_model_kind": "base", **HALF}, "webshop", "'base' asks the server with weights in place"),
+        ({**AHEAD, "teacher_model_kind": "ema", "method": "align_opsd"}, "webshop", "rounds_ahead=1 it plays on"),
     ],
 )
 def test_play_that_makes_no_sense_is_refused(

@@ -165,7 +165,7 @@ class SortedByLength:
         size = self._size(prompts)
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         responses: list[list[int]] = [[] for _ in prompts]
-        log_probs: list[list[float]] | None = [[] for _ in prompts]
+        log_probs: list[list[float]] | None = [[] for _ in prompts] or None
         for first in range(0, len(order), size):
             rows = order[first : first + size]
             sampled, known = self._sampler.respond([prompts[row] for row in rows], until)

@@ -154,7 +154,8 @@ class AdapterEngine(VLLMGeneration):
 @contextlib.contextmanager
 def _without_adapters(runner: Any) -> Generator[None]:
     """Puts vLLM's layers back in the place of those that add an adapter, so that weights are loaded by their names."""
-    wrappers = dict(runner.lora_manager._adapter_manager.modules)
+    known = runner.lora_manager._adapter_manager.modules.items()  # the head's name is the logits processor's too
+    wrappers = {name: wrapper for name, wrapper in known if runner.model.get_submodule(name) is wrapper}
     try:
         for name, wrapper in wrappers.items():
             runner.model.set_submodule(name, wrapper.base_layer)
