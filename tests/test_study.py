@@ -166,6 +166,7 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         "privileged_tiny",
         "distribution_tiny",
         "distribution_fresh",
+        "distribution_control",
         "tuned_tiny",
     }
     assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [2 * 3, 6, 5]
