@@ -360,7 +360,11 @@ def test_check_names_a_server_that_gives_too_few_sessions_and_one_that_is_away(
 
 
 def test_the_template_of_a_client_demonstrates_and_plans(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    forgotten: None,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cli.main(["new", "guessing", "--openenv", address, "--model", "tiny"])
