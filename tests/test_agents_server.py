@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -39,10 +40,11 @@ class Policy:
         threading.Thread(target=self._answer, daemon=True).start()
 
     def _answer(self) -> None:
-        while self.line.take(time.monotonic() + 60) is not None:
-            self.go_on.wait()
-            self.line.answer(Reply(json.dumps({"content": str(len(self.line.turns))})))
-            self.line.now = None
+        with contextlib.suppress(TimeoutError):  # nobody asks any more
+            while self.line.take(time.monotonic() + 60) is not None:
+                self.go_on.wait()
+                self.line.answer(Reply(json.dumps({"content": str(len(self.line.turns))})))
+                self.line.now = None
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.place, timeout=20)
