@@ -272,11 +272,12 @@ def test_a_call_that_comes_after_the_end_is_answered_and_keeps_nobody_waiting() 
             ended.wait(9)
 
     found: list[Any] = []
-    others = [threading.Thread(target=hold), threading.Thread(target=lambda: found.extend(batch.step([0], ["left"])))]
+    calls: list[Callable[[], object]] = [hold, lambda: found.extend(batch.step([0], ["left"]))]
+    others = [threading.Thread(target=one, daemon=True) for one in calls]
     others[0].start()
     holds.wait(9)
     others[1].start()
-    ending = threading.Thread(target=batch.close)
+    ending = threading.Thread(target=batch.close, daemon=True)
     ending.start()
     time.sleep(0.1)
     ended.set()
