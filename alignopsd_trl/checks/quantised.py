@@ -9,9 +9,11 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.options import as_mapping
 
 
-def check_quantised(quantization: Any, args: AlignOPSDConfig, adapter: bool, elsewhere: bool = False) -> None:
+def check_quantised(
+    quantization: Any, args: AlignOPSDConfig, adapter: bool, elsewhere: bool = False, processes: int | None = None
+) -> None:
     """Raises `ValueError` for quantised weights that no test has trained; names what to set instead. ``quantization``
-    is transformers' config of them, ``elsewhere`` looks for no packages."""
+    is transformers' config of them, ``elsewhere`` looks for no packages, ``processes`` are a planned launch's."""
     found = quantization or as_mapping(args.model_init_kwargs).get("quantization_config")
     if found is None:
         return
@@ -21,7 +23,7 @@ def check_quantised(quantization: Any, args: AlignOPSDConfig, adapter: bool, els
         if says("load_in_8bit"):
             kind, why = "load_in_8bit=True", "a row's score would depend on the rows beside it, by their outliers"
         raise ValueError(f"{kind} is not supported: {why}; use load_in_4bit=True, or whole weights")
-    problem = None
+    problem, processes = None, processes or args.world_size
     if not adapter:
         problem = "no weight is left to train; pass a peft_config (--use_peft)"
     elif args.use_vllm:
@@ -29,8 +31,8 @@ def check_quantised(quantization: Any, args: AlignOPSDConfig, adapter: bool, els
             "a push to use_vllm=True would merge the adapter into the 4 bits and take it out again, which moves the "
             "base each time; use use_vllm=False, or --dtype bfloat16 in place of 4 bits"
         )
-    elif args.world_size > 1:
-        problem = f"shown on one process, not on {args.world_size}; use --dtype bfloat16 in place of 4 bits"
+    elif processes > 1:
+        problem = f"shown on one process, not on {processes}; use --dtype bfloat16 in place of 4 bits"
     elif not elsewhere and find_spec("bitsandbytes") is None:
         problem = "bitsandbytes is not installed; pip install 'alignopsd-trl[quantized]'"
     if problem:

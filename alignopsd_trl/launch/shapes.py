@@ -14,6 +14,7 @@ from transformers import AutoConfig
 from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.checks.loading import model_of
+from alignopsd_trl.checks.quantised import check_quantised
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
@@ -145,38 +146,25 @@ class Loading:
 
 
 def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Launch) -> Loading:
-    """Returns how a recipe's flags load a model of this configuration. PEFT itself makes the adapter.
+    """Returns how a recipe's flags load a model of this configuration. PEFT itself makes the adapter, of float32.
 
     Raises:
-        ValueError: if the quantised weights have no adapter, are sharded, or a colocated vLLM can't serve them; if PEFT
-            refuses the adapter.
+        ValueError: as `check_quantised`, or if PEFT refuses the adapter.
     """
-    number, bits = (2 if model.dtype in ("bfloat16", "float16") else 4), model.load_in_4bit or model.load_in_8bit
-    masters = launch.strategy in ("FSDP2", "ZeRO-2", "ZeRO-3")  # they train float32 weights
-    if bits:
-        _check_quantised(model, args, launch)
+    number = 2 if model.dtype in ("bfloat16", "float16") else 4
+    bits = {name: getattr(model, name) for name in ("load_in_4bit", "load_in_8bit")}
+    if any(bits.values()):
+        check_quantised(bits, args, model.use_peft, elsewhere=True, processes=launch.processes)
     if not model.use_peft:
+        masters = launch.strategy in ("FSDP2", "ZeRO-2", "ZeRO-3")  # they train float32 weights
         return Loading(number, 1.0, 4 if masters else number, number_bytes=number)
     empty = _empty(config, args.trust_remote_code)
     whole, head = _numbers(empty.parameters()), empty.get_output_embeddings()
     linear = (one.weight for one in empty.modules() if isinstance(one, torch.nn.Linear) and one is not head)
-    low = _numbers(linear) / whole if bits else 0.0
-    small = 1.0 if model.load_in_8bit else 0.5 + (NESTED if model.use_bnb_nested_quant else 4 / BLOCK)
+    low = _numbers(linear) / whole if model.load_in_4bit else 0.0
+    small = 0.5 + (NESTED if model.use_bnb_nested_quant else 4 / BLOCK)
     share = _adapter(empty, model) / whole
-    trained = 2 if bits and not masters else 4  # TRL rounds a quantised model's adapter; PEFT makes others of float32
-    return Loading(
-        low * small + (1 - low) * number, share, trained, low * small + (1 - low + share) * SERVED_BYTES, number
-    )
-
-
-def _check_quantised(model: ModelConfig, args: AlignOPSDConfig, launch: Launch) -> None:
-    flag = "load_in_4bit=True" if model.load_in_4bit else "load_in_8bit=True"
-    if not model.use_peft:
-        raise ValueError(f"{flag} trains an adapter alone: add --use_peft")
-    if launch.weight_shards > 1:
-        raise ValueError(f"{flag} is not proven over the shards of {launch.strategy}; take ddp.yaml")
-    if model.load_in_8bit and args.use_vllm and args.vllm_mode == "colocate":
-        raise ValueError(f"{flag}: a colocated vLLM serves no such weights; take --load_in_4bit")
+    return Loading(low * small + (1 - low) * number, share, 4, (1 + share) * SERVED_BYTES, number)
 
 
 def _adapter(empty: Any, model: ModelConfig) -> int:
