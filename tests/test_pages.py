@@ -53,20 +53,18 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 @pytest.mark.slow
-def test_the_log_has_what_the_page_explains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_and_the_records_have_what_the_pages_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from alignopsd_trl.launch.recipe import main
 
     monkeypatch.chdir(tmp_path)
-    results = main("webshop_tiny", [*SMALL, "--tasks_per_round", "8", "--output_dir", "outputs/maze"])
+    results = main("webshop_tiny", [*SMALL, "--tasks_per_round", "8", "--output_dir", "outputs/webshop_tiny"])
     (first,) = [entry for entry in results["history"] if "episodes/success" in entry]
     for column in re.findall(r"^\| (`[a-z]+/[^|]*`[^|]*) \|", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE):
         for name in re.findall(r"`([\w/]+)`", column):
             assert name in first, f"{PAGE} explains {name}, which is not in the log"
-    last = blocks(PAGE, "python")[-1]
-    exec(compile(last, PAGE, "exec"), {})
-    assert "credit_weight" in capsys.readouterr().out
+    (reading,) = [block for block in blocks("docs/runs.md", "python") if "read_records" in block]
+    exec(compile(reading, "docs/runs.md", "exec"), read := {})
+    assert len(read["turns"]) and "credit_weight" in read["turns"]
 
 
 def test_the_study_of_ones_own_is_planned(own_folder: Path) -> None:
