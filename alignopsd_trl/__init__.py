@@ -7,14 +7,15 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.runs.cores import wait_shortly
+from alignopsd_trl.common.cores import wait_shortly
 
 if TYPE_CHECKING:
     from alignopsd_trl.config import AlignOPSDConfig
     from alignopsd_trl.encoder import Encoder, load_encoder
-    from alignopsd_trl.evaluation import EvaluationResult, evaluate
     from alignopsd_trl.methods import Credit, Method, get_method, method_names, register
     from alignopsd_trl.records import read_records
+    from alignopsd_trl.results.play import evaluate
+    from alignopsd_trl.results.summary import EvaluationResult
     from alignopsd_trl.skills import SkillBank
     from alignopsd_trl.trainer import AlignOPSDTrainer
     from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch
@@ -24,7 +25,7 @@ _HOMES = {
     "AlignOPSDTrainer": "trainer",
     "Credit": "methods",
     "Encoder": "encoder",
-    "EvaluationResult": "evaluation",
+    "EvaluationResult": "results.summary",
     "Method": "methods",
     "SkillBank": "skills",
     "StopReason": "turns",
@@ -32,7 +33,7 @@ _HOMES = {
     "Trajectory": "turns",
     "Turn": "turns",
     "TurnBatch": "turns",
-    "evaluate": "evaluation",
+    "evaluate": "results.play",
     "get_method": "methods",
     "load_encoder": "encoder",
     "method_names": "methods",

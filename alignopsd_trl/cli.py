@@ -9,10 +9,10 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from alignopsd_trl.common.command import TRACEBACK
+from alignopsd_trl.common.options import near
 from alignopsd_trl.launch.errors import WRONG, stoppable
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
-from alignopsd_trl.options import near
-from alignopsd_trl.runs.command import TRACEBACK
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -110,11 +110,11 @@ COMMANDS = {
         "alignopsd_trl.measure.commands:measure",
         "what to train with: lift of the skills, and credit of methods against Monte Carlo advantages",
     ),
-    "skills": ("alignopsd_trl.skill_work.commands:skills", "what each skill of a bank is worth"),
+    "skills": ("alignopsd_trl.measure.skill_commands:skills", "what each skill of a bank is worth"),
     "study": (study, "methods x environments x seeds under one protocol"),
     "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went; several runs: compared"),
     "analyse": ("alignopsd_trl.analysis.__main__:main", "the paper's analyses of a run: a figure and its data"),
-    "push": ("alignopsd_trl.sharing.__main__:main", "a finished run to the Hub"),
+    "push": ("alignopsd_trl.results.push:main", "a finished run to the Hub"),
 }
 """Name of a subcommand -> the function that takes its arguments, or its import path; the line of ``--help``."""
 

@@ -11,9 +11,7 @@ import torch
 from pydantic import Field
 from trl import GRPOConfig
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.options import (
+from alignopsd_trl.common.options import (
     Count,
     Positive,
     PositiveCount,
@@ -26,6 +24,8 @@ from alignopsd_trl.options import (
     path_as_given,
     whole_path,
 )
+from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
+from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import normalize
 
-from alignopsd_trl.offline import OFFLINE_ENCODER, minilm
+from alignopsd_trl.common.offline import OFFLINE_ENCODER, minilm
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

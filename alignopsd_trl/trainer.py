@@ -1,8 +1,8 @@
 """AlignOPSDTrainer plays rounds of episodes, gives their turns credit and lets TRL update on them.
 
-It is the one class that extends TRL's trainer; `trl_compat.OVERRIDES` lists its overrides. It delegates to objects that
-it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the `row_maker` makes TRL's
-rows, the `recorder` records, and `checkpoints` save the run. None holds the trainer; they use its policy
+It is the one class that extends TRL's trainer; `scoring.trl_trainer.OVERRIDES` lists its overrides. It delegates to
+objects that it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the `row_maker`
+makes TRL's rows, the `recorder` records, and `checkpoints` save the run. None holds the trainer; they use its policy
 (`TrainedPolicy`).
 """
 
@@ -22,69 +22,72 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.reading import require_tools
-from alignopsd_trl.chat.trial import check_template, notes_of
+from alignopsd_trl.checks.compatibility import adapted, check_rewarded, is_adapted, to_evaluate
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.model_files import beyond_positions, check_architecture
 from alignopsd_trl.checks.quantised import check_quantised, settle_quantised
+from alignopsd_trl.checks.rewards import RewardCheck
 from alignopsd_trl.checks.settings import changes_nothing
+from alignopsd_trl.checks.trainer import check_tokenizer, shares_prefixes, weights_of_rewards
+from alignopsd_trl.common import strategies
+from alignopsd_trl.common.cores import use_what_is_left
+from alignopsd_trl.common.files import full_disk_named, plain, readable_as_others, replacing, write_text
+from alignopsd_trl.common.models import resolve_model
+from alignopsd_trl.common.options import as_mapping, path_as_given
+from alignopsd_trl.common.patched import patched
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.distributed import strategies
-from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.evaluation import EvaluationResult
 from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
 from alignopsd_trl.experimental.server import ServerBackend
 from alignopsd_trl.methods import checked_credit, get_method
-from alignopsd_trl.models import resolve_model
-from alignopsd_trl.options import as_mapping, path_as_given
-from alignopsd_trl.patched import patched
-from alignopsd_trl.privileged import PrivilegedError, SourceSpec, TurnTexts, load_source
-from alignopsd_trl.rollout import SamplerDown, no_skills
+from alignopsd_trl.results.card import model_card
+from alignopsd_trl.results.facts import trainer_results
+from alignopsd_trl.results.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
+from alignopsd_trl.results.summary import EvaluationResult
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.prompting import no_skills
+from alignopsd_trl.rollout.reading import require_tools
+from alignopsd_trl.rollout.sampler import SamplerDown
+from alignopsd_trl.rollout.trial import check_template, notes_of
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.configuration import configuration_of
-from alignopsd_trl.runs.cores import use_what_is_left
-from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others, replacing, write_text
 from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.owned import begin, note, owned
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.plain import tell_left_out
+from alignopsd_trl.sampling.snapshot import Samplers, Snapshot
+from alignopsd_trl.sampling.trl_engine import ColocatedBackend, EngineBackend, push_weights, sampling_options
+from alignopsd_trl.sampling.trl_loop import OwnBackend
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
-from alignopsd_trl.sharing.card import model_card
-from alignopsd_trl.sharing.facts import trainer_results
-from alignopsd_trl.sharing.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.skills import CONTEXT, SkillSpec, load_skills, skill_source
+from alignopsd_trl.skills.turn_source import PrivilegedError, SourceSpec, load_source
+from alignopsd_trl.skills.turn_texts import TurnTexts
 from alignopsd_trl.training.checkpoints import Checkpoints
-from alignopsd_trl.training.checks import check_tokenizer, shares_prefixes, weights_of_rewards
-from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted, to_evaluate
 from alignopsd_trl.training.console import Lines, show_note
 from alignopsd_trl.training.log import LogFile
+from alignopsd_trl.training.loss import Drift, Update
 from alignopsd_trl.training.order import EpochSampler, Upcoming, WholeRounds
 from alignopsd_trl.training.panels import Panels
 from alignopsd_trl.training.phases import Phases, Seconds, Status
 from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
-from alignopsd_trl.training.reward_check import RewardCheck
 from alignopsd_trl.training.rewards import Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
-from alignopsd_trl.training.round import Listener, Replays, Round, Samplers, Snapshot
+from alignopsd_trl.training.round import Listener, Replays, Round
 from alignopsd_trl.training.scorer import Scorer
+from alignopsd_trl.training.trl_construction import initial_weights, loaded_whole, made_for_turns, without_noise
+from alignopsd_trl.training.trl_policy import TrainedPolicy, TrainerLog
 from alignopsd_trl.training.turn_rows import RowMaker
-from alignopsd_trl.training.update import Drift, Update
-from alignopsd_trl.trl_compat.model import initial_weights, loaded_whole, made_for_turns, without_noise
-from alignopsd_trl.trl_compat.own_loop import OwnBackend
-from alignopsd_trl.trl_compat.policy import TrainedPolicy, TrainerLog
-from alignopsd_trl.trl_compat.sampling import ColocatedBackend, EngineBackend, push_weights, sampling_options
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat import Trainer as GRPOTrainer
+    from alignopsd_trl.scoring.trl_trainer import Trainer as GRPOTrainer
 else:
     from trl import GRPOTrainer
 

@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.environments import Chat, Ending, Opening, Projection, Step, TextEnvironment, View
 from alignopsd_trl.environments.adapters import AgentEnvironment
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.models import SHIPPED_MODELS
-from alignopsd_trl.rollout import episode_seeds, make_player
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import make_player
+from alignopsd_trl.rollout.siblings import episode_seeds
 from alignopsd_trl.sampling.loop import LoopSampler
 
 START = {"role": "user", "content": "Say a number."}

@@ -30,13 +30,14 @@ from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.environments.batch import SerialBatch
 from alignopsd_trl.experimental.server import Server, ServerSampler
-from alignopsd_trl.rollout import AnySampler, Continuous, Lockstep, Player, Request, Response, Responses
-from alignopsd_trl.rollout.driver import BatchedCalls, Driver, result_of
+from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, result_of
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.sampler import AnySampler, Continuous, Request, Response, Responses
 from alignopsd_trl.turns import Seeds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

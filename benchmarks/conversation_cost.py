@@ -34,11 +34,12 @@ from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
-from alignopsd_trl.rollout import Player, Responses
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, Padded, score_pairs

@@ -27,7 +27,7 @@ from recording import load
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from alignopsd_trl.models import resolve_model
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.ragged import Ragged
 

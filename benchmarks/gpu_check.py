@@ -33,18 +33,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.memory import GIB, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
 from alignopsd_trl.launch.shapes import loading, published, shape_of
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.models import resolve_model
-from alignopsd_trl.rollout import BatchSampler, Responses
+from alignopsd_trl.rollout.sampler import BatchSampler, Responses
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.teacher_forcing import Padded
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 
 SHAPES = {
     "tiny": Backbone("tiny", 0, 2, 64, 2 * 32, 0, 128, 2),

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from alignopsd_trl.rollout import BatchSampler, Responses
+from alignopsd_trl.rollout.sampler import BatchSampler, Responses
 from alignopsd_trl.sampling import loop as decoding
 from alignopsd_trl.trainer import AlignOPSDTrainer
 

@@ -28,11 +28,11 @@ import torch.distributed as dist  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel  # noqa: E402
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
+from alignopsd_trl.common.models import resolve_model  # noqa: E402
 from alignopsd_trl.environments import load  # noqa: E402
-from alignopsd_trl.models import resolve_model  # noqa: E402
 from alignopsd_trl.scoring.ragged import Ragged  # noqa: E402
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs  # noqa: E402
-from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer  # noqa: E402
 
 Pairs = tuple[list[list[int]], list[list[int]], list[int], list[int]]
 

@@ -51,12 +51,13 @@ from rich.progress import track
 from rich.table import Table
 from trl import GRPOTrainer, get_peft_config
 
+from alignopsd_trl.common.cores import keep_memory
+from alignopsd_trl.common.models import resolve_model
+from alignopsd_trl.common.patched import patched
 from alignopsd_trl.environments.loading import load as load_environment
 from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.models import resolve_model
-from alignopsd_trl.patched import patched
-from alignopsd_trl.runs.cores import keep_memory
 from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.sampling.trl_loop import OwnBackend
 from alignopsd_trl.scoring import teacher as privileged
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
@@ -64,7 +65,6 @@ from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training import scorer as scoring
 from alignopsd_trl.training.scorer import Scorer
-from alignopsd_trl.trl_compat.own_loop import OwnBackend
 
 STOCK_ROWS = 64  # per forward; all turns of a round in one forward would be slower still
 VARIANTS = ("align_opsd", "grpo", "stock")

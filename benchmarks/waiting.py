@@ -3,7 +3,7 @@
     python benchmarks/waiting.py --output waiting.json
 
 A layer of a tiny policy runs on as many threads as there are cores, alone and beside as many busy processes, with GNU
-OpenMP's own waiting and with that of `alignopsd_trl.runs.cores.wait_shortly`; each time in a process of its own.
+OpenMP's own waiting and with that of `alignopsd_trl.common.cores.wait_shortly`; each time in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from alignopsd_trl.runs.cores import available_cores, wait_shortly
+from alignopsd_trl.common.cores import available_cores, wait_shortly
 
 LAYER = """
 import sys, time, torch

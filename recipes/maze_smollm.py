@@ -19,7 +19,7 @@ from alignopsd_trl.launch.recipe import main
 from alignopsd_trl.own_task.first_policy import first_policy
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.own_task.scaffold import write_task
-from alignopsd_trl.precision import bfloat16_pays
+from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
 
 MAZE = Path("outputs/maze")
 START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=48)

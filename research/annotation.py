@@ -20,8 +20,8 @@ import pandas as pd
 from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, label, panels
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, name_of, turns_of
-from alignopsd_trl.runs.files import write_json, write_text
-from alignopsd_trl.statistics import clustered_ratio
+from alignopsd_trl.common.files import write_json, write_text
+from alignopsd_trl.common.statistics import clustered_ratio
 
 Annotations = Mapping[str, tuple[list[int], int]]
 """Episode ``step/task/rollout`` -> the turns at which spans begin (without the first), and its number of turns."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.statistics import mean, paired
+from alignopsd_trl.common.statistics import mean, paired
 
 Curves = dict[str, dict[int, dict[int, float]]]
 

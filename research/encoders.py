@@ -20,11 +20,11 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.encoder import Encoder, load_encoder
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.models import resolve_model
 from assets.encoder.thoughts import WORLDS, Thoughts, of_policy
 
 THRESHOLD = AlignOPSDOptions().similarity_threshold

@@ -20,8 +20,8 @@ from typing import Any
 
 import pandas as pd
 
+from alignopsd_trl.common.statistics import mean, paired
 from alignopsd_trl.launch.evaluate import command
-from alignopsd_trl.statistics import mean, paired
 
 SHARED = ("checksum", "temperature")
 Outcomes = dict[str, dict[int, dict[str, Any]]]

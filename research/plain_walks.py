@@ -25,9 +25,9 @@ import torch
 from rich.progress import track
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments import Record, TextEnvironment, View, load
-from alignopsd_trl.models import resolve_model
-from alignopsd_trl.rollout import episode_seed
+from alignopsd_trl.rollout.siblings import episode_seed
 
 
 class Policy:

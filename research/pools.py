@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 
-from alignopsd_trl.statistics import Interval
+from alignopsd_trl.common.statistics import Interval
 
 
 def measured(folder: Path) -> np.ndarray:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.statistics import Mean, mean, paired
+from alignopsd_trl.common.statistics import Mean, mean, paired
 
 KEPT = ("before", "after", "seed", "versions", "seconds", "environment")
 CURVE = ("episodes/success", "episodes/score", "episodes/turns", "entropy", "loss", "grad_norm")

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from alignopsd_trl.common.files import plain
 from alignopsd_trl.measure.metrics import Turns, task_mean
 from alignopsd_trl.measure.report import pooled
 from alignopsd_trl.measure.table import credit_of, turns_of
-from alignopsd_trl.runs.files import plain
 from research.pools import short
 
 CAREFUL_SEARCHES = ("search all its words", "search another")

@@ -17,9 +17,9 @@ from typing import Any
 
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 STEPS = (
-    ("alignopsd_trl.trl_compat.sampling", "EngineSampler", "respond"),
+    ("alignopsd_trl.sampling.trl_engine", "EngineSampler", "respond"),
     ("alignopsd_trl.sampling.loop", "LoopSampler", "respond"),
-    ("alignopsd_trl.trl_compat.scoring", "PolicyScorer", "plain"),
+    ("alignopsd_trl.scoring.trl_scoring", "PolicyScorer", "plain"),
     ("alignopsd_trl.trainer", "AlignOPSDTrainer", "training_step"),
     ("alignopsd_trl.trainer", "AlignOPSDTrainer", "_save_checkpoint"),
     ("alignopsd_trl.trainer", "AlignOPSDTrainer", "save_model"),

@@ -12,7 +12,7 @@ from fakes.servers import ScriptedServer, acting, with_server
 from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import Watched, make_trainer
 
-from alignopsd_trl.rollout import SamplerDown
+from alignopsd_trl.rollout.sampler import SamplerDown
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 RANK = os.environ["RANK"]

@@ -29,8 +29,8 @@ from launching import TESTS, run_script
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 
+from alignopsd_trl.common import strategies
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.distributed import strategies
 from alignopsd_trl.environments import EnvironmentsDown, Opening
 from alignopsd_trl.trainer import AlignOPSDTrainer
 

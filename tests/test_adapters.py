@@ -19,7 +19,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from trl.generation import vllm_generation
 
-from alignopsd_trl.trl_compat.adapters import AdapterEngine, why_merged
+from alignopsd_trl.sampling.trl_adapters import AdapterEngine, why_merged
 
 
 class LoRARequest(NamedTuple):

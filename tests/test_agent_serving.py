@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from alignopsd_trl.cli import main
 from alignopsd_trl.environments import load
 from alignopsd_trl.environments.adapters import Served
-from alignopsd_trl.evaluation import evaluate
+from alignopsd_trl.results.play import evaluate
 
 
 @pytest.fixture

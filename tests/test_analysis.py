@@ -19,7 +19,7 @@ from alignopsd_trl.analysis.drawing import smoothed
 from alignopsd_trl.analysis.operations import Operation, operations
 from alignopsd_trl.analysis.temporal_mismatch import matched_turns
 from alignopsd_trl.analysis.training_dynamics import by_step
-from alignopsd_trl.statistics import clustered_ratio
+from alignopsd_trl.common.statistics import clustered_ratio
 
 LIST = "'Back to Search' [SEP] 'Page 1 (Total results: 2)' [SEP] '1111111111'"
 ITEM = "'Back to Search' [SEP] '< Prev' [SEP] 'red' [SEP] 'Buy Now'"

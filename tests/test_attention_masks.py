@@ -14,7 +14,7 @@ from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2Fo
 
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 
 SHAPE = {
     "hidden_size": 32,
@@ -47,7 +47,7 @@ def test_update_without_a_mask_is_the_update_with_one(
     tmp_path: Path, policy: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = _trained(tmp_path / "causal", policy, **options)
-    monkeypatch.setattr("alignopsd_trl.trl_compat.scoring.why_not_shared", lambda trainer: "it is told so")
+    monkeypatch.setattr("alignopsd_trl.scoring.trl_scoring.why_not_shared", lambda trainer: "it is told so")
     expected = _trained(tmp_path / "masked", policy, **options)
     assert losses(found) == pytest.approx(losses(expected), abs=1e-6)
     assert difference(found.seen_gradients[0], expected.seen_gradients[0]) < 2e-6
@@ -70,7 +70,7 @@ def test_scoring_of_pairs_alone_needs_no_mask(tmp_path: Path, policy: Path, monk
     rows, forwards = torch.arange(2), Forwards(pad_id=0, budget=100)
     with attention_calls(monkeypatch) as counted:
         found = score_pairs(PolicyScorer(trainer), prompts, responses, rows, rows, forwards)
-    monkeypatch.setattr("alignopsd_trl.trl_compat.scoring.why_not_shared", lambda trainer: "it is told so")
+    monkeypatch.setattr("alignopsd_trl.scoring.trl_scoring.why_not_shared", lambda trainer: "it is told so")
     expected = score_pairs(PolicyScorer(trainer), prompts, responses, rows, rows, forwards)
     assert counted[None] == {"causal": SHAPE["num_hidden_layers"]}
     assert torch.allclose(found, expected, atol=1e-5) and bool((expected != 0).any())

@@ -16,7 +16,7 @@ from fakes.trainers import difference, losses, make_config, make_trainer
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.methods import objectives as o
 from alignopsd_trl.methods.baseline import Baseline
-from alignopsd_trl.rollout import SortedByLength
+from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.turns import Groups, TurnBatch
 
 WEIGHTED = ("rlsd", "step_opsd", "agent_opsd")

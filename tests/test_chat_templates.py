@@ -12,12 +12,12 @@ from fakes.tool_classes import TEMPLATES, chat_tokenizer
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.conversations import Conversation
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
-from alignopsd_trl.chat.reading import require_tools
-from alignopsd_trl.chat.trial import check_template, notes_of
 from alignopsd_trl.environments import Chat, View
+from alignopsd_trl.rollout.conversations import Conversation
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.reading import require_tools
+from alignopsd_trl.rollout.trial import check_template, notes_of
 
 NAMES = sorted(one.stem for one in TEMPLATES.glob("*.jinja"))
 BLOCKS = ("idefics3", "llava_next", "smolvlm")  # they show lists of blocks alone

@@ -13,8 +13,8 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, cli
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.models import resolve_model
 
 
 def _copy(folder: Path, *without: str) -> Path:

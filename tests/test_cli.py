@@ -155,7 +155,7 @@ def test_a_push_without_token_or_network_names_it(
 ) -> None:
     import huggingface_hub
 
-    from alignopsd_trl.sharing import hub
+    from alignopsd_trl.results import hub
 
     (tmp_path / "a.txt").write_text("a")
     monkeypatch.setattr(hub, "get_token", lambda: None)

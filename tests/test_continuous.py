@@ -20,7 +20,8 @@ from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.environments.base import EnvironmentsDown, Step
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.rollout import Continuous, Lockstep, Request, RequestFailed, Response
+from alignopsd_trl.rollout.driver import Lockstep
+from alignopsd_trl.rollout.sampler import Continuous, Request, RequestFailed, Response
 from alignopsd_trl.turns import StopReason, Trajectory
 
 # Equal, whatever the order

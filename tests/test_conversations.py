@@ -10,13 +10,14 @@ from fakes.pieces import KINDS, tokenizer_of
 from fakes.toy import TEMPLATE, Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 from fakes.trainers import make_config, make_trainer
 
-from alignopsd_trl.chat.conversations import Conversation
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
-from alignopsd_trl.chat.thinking import without_thinking
 from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.measure.commands import run_measure
-from alignopsd_trl.rollout import Player, conversation_metrics
+from alignopsd_trl.rollout.conversations import Conversation
+from alignopsd_trl.rollout.metrics import conversation_metrics
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.thinking import without_thinking
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 
 THINKING = "<think>go left</think>\n<action>left</action>"

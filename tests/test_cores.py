@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from alignopsd_trl.runs.cores import threads, wait_shortly
+from alignopsd_trl.common.cores import threads, wait_shortly
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_waiting_is_set_before_torch_reads_it_or_the_user_is_told(before: str) -
 {before}import sys
 import alignopsd_trl, os
 print(os.environ["GOMP_SPINCOUNT"], "torch" in sys.modules)
-from alignopsd_trl.runs.cores import TOO_LATE
+from alignopsd_trl.common.cores import TOO_LATE
 print(TOO_LATE)
 """
     free = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
@@ -56,7 +56,7 @@ def test_a_program_keeps_the_threads_that_it_set() -> None:
     program = """
 import torch
 torch.set_num_threads(1)
-from alignopsd_trl.runs.cores import use_machine, use_what_is_left
+from alignopsd_trl.common.cores import use_machine, use_what_is_left
 assert use_what_is_left() == "" and torch.get_num_threads() == 1
 use_machine(3)
 use_what_is_left()
@@ -71,7 +71,7 @@ def test_freed_memory_is_used_again() -> None:
     """Page faults of blocks that are made and freed over and over, in processes with and without the settings."""
     program = """
 import resource, sys
-from alignopsd_trl.runs.cores import keep_memory
+from alignopsd_trl.common.cores import keep_memory
 kept = keep_memory() if sys.argv[1] == "keep" else None
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(50):

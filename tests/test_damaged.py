@@ -13,9 +13,9 @@ import torch
 from fakes.sweeps import mostly_full
 from safetensors.torch import save_file
 
+from alignopsd_trl.common.files import full_disk_named, json_lines, whole_json, write_json
 from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.runs.checkpoints import damage, list_files
-from alignopsd_trl.runs.files import full_disk_named, json_lines, whole_json, write_json
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.state import RunFolderError
 

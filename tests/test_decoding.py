@@ -17,18 +17,18 @@ from peft import LoraConfig, get_peft_model
 from second_device import move, second_device
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.sampling import loop as decoding
 from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.sampling.snapshot import Snapshot
+from alignopsd_trl.sampling.trl_loop import samples_plainly
 from alignopsd_trl.scoring import kv_memory as kv_memory
 from alignopsd_trl.scoring.packing import PROVEN
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
-from alignopsd_trl.training.round import Snapshot
-from alignopsd_trl.trl_compat.own_loop import samples_plainly
-from alignopsd_trl.trl_compat.policy import TrainedPolicy
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
+from alignopsd_trl.training.trl_policy import TrainedPolicy
 from alignopsd_trl.turns import NO_THOUGHT, Thought, Trajectory, Turn, TurnBatch
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]]

@@ -72,9 +72,9 @@ def test_an_endpoint_that_plays_leaves_demonstrations(maze: Path) -> None:
 def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
     maze: Path, thinking: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task.dialogues import encoded
     from alignopsd_trl.own_task.task import find_task
-    from alignopsd_trl.own_task.tiny import tiny_tokenizer
+    from alignopsd_trl.own_task.warm_start.dialogues import encoded
+    from alignopsd_trl.own_task.warm_start.tiny import tiny_tokenizer
 
     recipe = (maze / "train.py").read_text()
     options = f'**LAPTOP, "history": "conversation", "past_thinking": {thinking!r},'

@@ -18,9 +18,9 @@ from peft import LoraConfig
 from trl.experimental.sdft.loss_utils import compute_divergence
 
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.training.round import Round
 from alignopsd_trl.training.turn_rows import live_rows
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 OPTIONS: dict[str, Any] = {
     "method": "align_opsd",

@@ -19,7 +19,8 @@ from fakes.corridor import (
     value,
 )
 
-from alignopsd_trl import statistics
+from alignopsd_trl.common import statistics
+from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
 from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, reliability, task_mean
@@ -29,7 +30,6 @@ from alignopsd_trl.measure.training import FidelityListener
 from alignopsd_trl.measure.tree import Tree, back_up, turn_advantages
 from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods import Credit, grpo
-from alignopsd_trl.runs.files import plain
 from alignopsd_trl.training.round import Replays, Round
 from alignopsd_trl.turns import TurnBatch
 

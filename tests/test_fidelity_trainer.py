@@ -28,7 +28,7 @@ from alignopsd_trl.methods import Credit
 from alignopsd_trl.sampling.plain import plain_sampler
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import torch
 from equal_runs import assert_same_run
 from fakes.toy_suite import arguments, save_policy
 
-import alignopsd_trl.trl_compat  # noqa: F401 (teaches torch the name)
+import alignopsd_trl.training.checkpoints  # noqa: F401 (teaches torch the name)
 
 HERE = Path(__file__).parent
 RESUME = ["--resume_from_checkpoint", "True"]

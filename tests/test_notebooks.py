@@ -65,7 +65,7 @@ def test_the_first_cell_brings_what_a_lone_notebook_needs(path: Path) -> None:
 
 
 def test_the_quickstart_takes_a_model_of_ones_own(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.models import resolve_model
+    from alignopsd_trl.common.models import resolve_model
 
     path = next(path for path in NOTEBOOKS if path.stem == "quickstart")
     executed(path, elsewhere, monkeypatch, MODEL=str(resolve_model("tiny")), TASKS="2")

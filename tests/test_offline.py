@@ -14,15 +14,15 @@ from fakes.tool_classes import TEMPLATES, Counter, as_text, as_tool_calls, count
 from huggingface_hub import constants
 from peft import LoraConfig, PeftConfig, PeftModel
 
-from alignopsd_trl import offline
-from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.checks.model_files import check_weights
+from alignopsd_trl.common import offline
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.adapters import ToolEnvironment
 from alignopsd_trl.environments.adapters.tools import schemas_of
-from alignopsd_trl.models import resolve_model
 from alignopsd_trl.records import read_records
-from alignopsd_trl.sharing.hub import OF_A_MODEL, push_files
+from alignopsd_trl.results.hub import OF_A_MODEL, push_files
+from alignopsd_trl.rollout.reading import Reader
 
 ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGES = ("gguf", offline.MINILM)

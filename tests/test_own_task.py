@@ -18,7 +18,7 @@ from fakes.tool_classes import chat_tokenizer
 from safetensors.torch import load_file
 
 from alignopsd_trl.cli import main
-from alignopsd_trl.runs.files import replacing
+from alignopsd_trl.common.files import replacing
 
 
 def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:

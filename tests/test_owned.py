@@ -14,11 +14,11 @@ from fakes.recorded import RUNS
 
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.cli import main
+from alignopsd_trl.common.files import write_json
 from alignopsd_trl.own_task.demonstrations import write_demonstrations
 from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.own_task.warm_start import warm_start
+from alignopsd_trl.own_task.warm_start.warm_start import warm_start
 from alignopsd_trl.runs.checkpoints import list_files
-from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.owned import NOTES, NotOurs, begin, foreign, note, owned
 from alignopsd_trl.runs.state import RunFolderError
@@ -161,7 +161,7 @@ def test_commands_refuse_before_they_begin(
 def test_a_run_does_not_write_over_the_model_that_it_starts_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.models import resolve_model
+    from alignopsd_trl.common.models import resolve_model
 
     shutil.copytree(resolve_model("tiny"), tmp_path / "checkpoint-3")
     for output in (tmp_path, tmp_path / "checkpoint-3"):

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 from trl.trainer.utils import add_fused_lm_head
 
 from alignopsd_trl.scoring.packing import PROVEN, Packed, TreeRow, as_attention_mask, why_plain
-from alignopsd_trl.trl_compat.scoring import head_on_labels
+from alignopsd_trl.scoring.trl_scoring import head_on_labels
 
 
 def _rows() -> list[tuple[list[int], list[list[int]]]]:

@@ -11,14 +11,14 @@ import torch
 from accelerate import Accelerator
 from fakes.trainers import make_config
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.health import FailedShare, RunStopped
 from alignopsd_trl.training.checkpoints import Checkpoints
+from alignopsd_trl.training.loss import Drift, Update
 from alignopsd_trl.training.phases import Phases, Seconds
-from alignopsd_trl.training.update import Drift, Update
-from alignopsd_trl.trl_compat.policy import PolicyLoss
+from alignopsd_trl.training.trl_policy import PolicyLoss
 
 
 class StandIn:

@@ -19,10 +19,10 @@ from alignopsd_trl.scoring.packing import PROVEN
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
+from alignopsd_trl.scoring.trl_model import attention_of
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.training import scorer
-from alignopsd_trl.trl_compat.model import attention_of
-from alignopsd_trl.trl_compat.policy import TrainedPolicy
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.training.trl_policy import TrainedPolicy
 
 
 def _prompts(count: int, seed: int) -> list[list[int]]:

@@ -14,7 +14,7 @@ from trl.trainer.utils import add_fused_lm_head
 from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
-from alignopsd_trl.trl_compat.scoring import PolicyScorer, head_on_labels
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer, head_on_labels
 
 
 def _pairs(*texts: tuple[list[int], list[int]]) -> Pairs:

@@ -15,18 +15,18 @@ from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import difference, make_config, make_trainer
 from peft import LoraConfig, get_peft_model
 
-from alignopsd_trl.chat.thinking import parse_response
 from alignopsd_trl.checks.intended import Intended, check
-from alignopsd_trl.distributed.strategies import refuse_other_shards
+from alignopsd_trl.common.strategies import refuse_other_shards
 from alignopsd_trl.methods import get_method, method_names
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import read_records
-from alignopsd_trl.rollout import Responses
+from alignopsd_trl.rollout.sampler import Responses
+from alignopsd_trl.rollout.thinking import parse_response
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
 HALF = {"privileged_siblings": 2}

@@ -12,12 +12,12 @@ from fakes.episodes import episode
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import difference, losses, make_config, make_trainer
 
-from alignopsd_trl.chat.foreign import as_text, marks_of
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.privileged import PrivilegedError, PrivilegedSource, load_source
-from alignopsd_trl.privileged.texts import cut
 from alignopsd_trl.records import read_records
+from alignopsd_trl.rollout.foreign import as_text, marks_of
 from alignopsd_trl.runs.health import RunStopped
+from alignopsd_trl.skills.turn_source import PrivilegedError, PrivilegedSource, load_source
+from alignopsd_trl.skills.turn_texts import cut
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.turns import Trajectory, Turn
 

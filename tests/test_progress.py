@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fakes.trainers import make_trainer
 
-from alignopsd_trl.runs import progress
-from alignopsd_trl.runs.progress import Bar, duration
+from alignopsd_trl.common import progress
+from alignopsd_trl.common.progress import Bar, duration
 
 
 def _bar(monkeypatch: pytest.MonkeyPatch, seconds: list[float], **options: object) -> Bar:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fakes.toy import TEMPLATE, ToyPrompt, build_tokenizer
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer, text_of
 from alignopsd_trl.environments import Chat, Record, View
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.prompts import Renderer, text_of
 
 TOOLS = "{% if tools %}<|im_start|>{% for tool in tools %}{{ tool['name'] }} {% endfor %}<|im_end|>\n{% endif %}"
 VIEW = View("three", "zero", (), (Record(1, "one", "left", "zero"), Record(2, "zero", "up", "three")), 2)
@@ -110,7 +110,7 @@ def test_a_text_goes_to_the_tokenizer_once_until_too_much_is_held(monkeypatch: p
     first[0].append(0)  # what a caller does with it is not remembered
     again = renderer.encode(["two", "one"])
     assert seen == ["one", "two"] and again == [first[1], first[2]]
-    monkeypatch.setattr("alignopsd_trl.chat.prompts.MOST_HELD", 1)
+    monkeypatch.setattr("alignopsd_trl.rollout.prompts.MOST_HELD", 1)
     assert renderer.encode(["two", "three"])[0] == first[1] and seen == ["one", "two", "two", "three"]
 
 

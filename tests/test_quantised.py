@@ -16,7 +16,7 @@ from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 
 FOUR = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 

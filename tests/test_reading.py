@@ -8,8 +8,8 @@ import pytest
 from fakes.tool_classes import Counter, as_text, as_tool_calls, chat_tokenizer, messages
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.environments.adapters.tools import schemas_of
+from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.turns import Thought
 
 CALL = [("increment", {"step": 3})]

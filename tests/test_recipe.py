@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from alignopsd_trl import AlignOPSDTrainer
+from alignopsd_trl.common.files import write_json
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import differences_from_preset, parse
@@ -19,7 +20,6 @@ from alignopsd_trl.launch.memory import encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 from alignopsd_trl.launch.running import opening_facts
 from alignopsd_trl.launch.shapes import Loading, backbone
-from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.scoring.kv_memory import SEVERAL, CacheLimits, cache_limits
 
 CPU = ["--use_cpu", "True"]

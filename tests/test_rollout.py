@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from fakes.toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
-from alignopsd_trl.rollout import Player, rollout_metrics
+from alignopsd_trl.rollout.metrics import rollout_metrics
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompts import Renderer
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 
 TOKENIZER = build_tokenizer()

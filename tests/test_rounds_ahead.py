@@ -16,14 +16,14 @@ from fakes.toy import toy_dataset
 from fakes.trainers import make_config, make_trainer, with_sampler
 from torch.utils.data import BatchSampler
 
-from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.experimental.server import ServerBackend
 from alignopsd_trl.records import read_records
-from alignopsd_trl.rollout import SamplerDown
+from alignopsd_trl.rollout.sampler import SamplerDown
 from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.training.order import EpochSampler, Upcoming
-from alignopsd_trl.trl_compat.policy import sampling_ratio
+from alignopsd_trl.training.trl_policy import sampling_ratio
 
 
 def made(folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, **options: Any) -> Any:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from alignopsd_trl.cli import main
+from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.records import SCHEMA, merge_types, record_schema, trace_types, write_records
-from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
 from alignopsd_trl.runs.folder import TRAIN, RunFolder
 from alignopsd_trl.runs.owned import NOTES, note
 from alignopsd_trl.runs.state import RunFolderError, broken_off

@@ -10,9 +10,9 @@ import pytest
 from fakes.trainers import make_config
 from trl.generation import vllm_generation
 
-from alignopsd_trl.rollout import SamplerDown
-from alignopsd_trl.trl_compat.model import engine_options, made_for_turns
-from alignopsd_trl.trl_compat.sampling import awake, push_weights
+from alignopsd_trl.rollout.sampler import SamplerDown
+from alignopsd_trl.sampling.trl_engine import awake, push_weights
+from alignopsd_trl.training.trl_construction import engine_options, made_for_turns
 
 COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
 

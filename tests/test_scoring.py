@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from alignopsd_trl.scoring import teacher_forcing
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits, plan_chunks, score_pairs
-from alignopsd_trl.trl_compat.scoring import PolicyScorer, logits_at
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer, logits_at
 
 
 def test_padding_on_both_sides_and_repeated_rows() -> None:

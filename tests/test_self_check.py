@@ -13,8 +13,8 @@ from fakes.trainers import losses, make_trainer, with_sampler
 
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.self_check import SelfCheckError, bound
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.trainer import AlignOPSDTrainer
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 OPTIONS = {"method": "align_opsd", "beta": 0.05, "max_steps": 3}
 

@@ -14,7 +14,7 @@ import pytest
 from fakes.servers import Fault, ScriptedServer, echo
 
 from alignopsd_trl.experimental.server import Server
-from alignopsd_trl.rollout import RequestFailed, SamplerDown
+from alignopsd_trl.rollout.sampler import RequestFailed, SamplerDown
 
 QUICK = {"tries": 3, "backoff": 0.01, "timeout": 2.0, "away": 1.5}
 

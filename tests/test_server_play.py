@@ -12,7 +12,7 @@ from fakes.trainers import make_trainer
 from launching import TESTS, run_script
 
 from alignopsd_trl.records import read_records
-from alignopsd_trl.rollout import SamplerDown
+from alignopsd_trl.rollout.sampler import SamplerDown
 from alignopsd_trl.runs.checkpoints import whole_checkpoints
 
 

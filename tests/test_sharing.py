@@ -21,13 +21,13 @@ from fakes.trainers import make_config
 from huggingface_hub import ModelCard
 
 from alignopsd_trl import AlignOPSDTrainer, cli
+from alignopsd_trl.common.files import write_json
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.records import read_records
-from alignopsd_trl.runs.files import write_json
-from alignopsd_trl.sharing.card import changed_settings, is_hub_id, model_card
-from alignopsd_trl.sharing.dataset_card import write_dataset
-from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
+from alignopsd_trl.results.card import changed_settings, is_hub_id, model_card
+from alignopsd_trl.results.dataset_card import write_dataset
+from alignopsd_trl.results.hub import PushFailed, push_run, push_trajectories
 
 TOKEN = "hf_a-secret-that-nobody-may-see"
 
@@ -157,7 +157,9 @@ def test_the_cards_snippet_and_command_run(skills: bool, capsys: pytest.CaptureF
     card = model_card(found, "somebody/shopper", place="tiny")
     code = (
         snippet(card)
-        .replace('place = "tiny"', 'from alignopsd_trl.models import resolve_model\nplace = resolve_model("tiny")')
+        .replace(
+            'place = "tiny"', 'from alignopsd_trl.common.models import resolve_model\nplace = resolve_model("tiny")'
+        )
         .replace("head(20)", "head(3)")
     )
     exec(compile(code, "README.md", "exec"), {})

@@ -12,8 +12,8 @@ from fakes import corridor
 from fakes.toy import build_tokenizer
 
 from alignopsd_trl import cli
-from alignopsd_trl.rollout import Responses
-from alignopsd_trl.skill_work.worth import HARMS, HELPS, UNTOLD, WHOLE, Bench, measure, unnamed, worths
+from alignopsd_trl.measure.skill_worth import HARMS, HELPS, UNTOLD, WHOLE, Bench, measure, unnamed, worths
+from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.skills import SkillBank
 
 GOOD, USELESS, HARMFUL = "hint right", "pick the largest number", "hint left"

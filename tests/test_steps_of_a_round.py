@@ -11,10 +11,10 @@ import torch
 from fakes.sweeps import mostly_full
 from fakes.trainers import losses, make_trainer
 
+from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.methods import get_method, method_names
-from alignopsd_trl.statistics import Interval
 from alignopsd_trl.training.console import Lines, line
-from alignopsd_trl.training.update import drift_numbers, drift_sums
+from alignopsd_trl.training.loss import drift_numbers, drift_sums
 
 STEPS = {"per_device_train_batch_size": 4, "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}
 """Two mini-batches of a round, passed twice: four steps."""

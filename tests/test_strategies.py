@@ -13,11 +13,11 @@ from accelerate.utils import DistributedType
 from fakes.toy import ToyEnvironment
 from fakes.trainers import make_trainer
 
-from alignopsd_trl.distributed import strategies
-from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.common import strategies
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments import EnvironmentsDown
+from alignopsd_trl.training.trl_construction import loaded_whole
 from alignopsd_trl.training.turn_rows import collate_rows, select_and_trim, with_rows
-from alignopsd_trl.trl_compat.model import loaded_whole
 from alignopsd_trl.turns import TurnBatch
 
 

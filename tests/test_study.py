@@ -22,10 +22,10 @@ import yaml
 from fakes.toy import build_model, build_tokenizer
 from rich.console import Console
 
+from alignopsd_trl.common.statistics import mean, paired, paired_ratio
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.records import write_records
-from alignopsd_trl.statistics import mean, paired, paired_ratio
 from alignopsd_trl.study.__main__ import command, main
 from alignopsd_trl.study.figures import difference_figure, sensitivity_figure, training_figure
 from alignopsd_trl.study.matched import matched

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from transformers import TrainerCallback
 
 from alignopsd_trl.records import read_records
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.training.turn_rows import cut_evenly
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import Turn
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=50)

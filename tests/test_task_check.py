@@ -14,7 +14,7 @@ from fakes.own_task import changed, fails
 from fakes.sweeps import mostly_full
 
 from alignopsd_trl.cli import main
-from alignopsd_trl.own_task import round_seconds
+from alignopsd_trl.own_task.check import round_seconds
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +286,7 @@ PAID_ONCE = {
 
 @pytest.mark.parametrize("name", [*PAID_TWICE, *PAID_ONCE])
 def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
-    from alignopsd_trl.own_task.outcomes import paid_twice
+    from alignopsd_trl.own_task.check.outcomes import paid_twice
 
     found = list(paid_twice({**PAID_TWICE, **PAID_ONCE}[name]))
     assert [one.ruins for one in found] == [False] * (name in PAID_TWICE), found
@@ -294,7 +294,7 @@ def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
 
 def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
     """Players that win so often, as long as they are let play."""
-    from alignopsd_trl.own_task import contest
+    from alignopsd_trl.own_task.check import contest
 
     draw = random.Random(0)
 
@@ -317,7 +317,7 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
 def test_players_go_on_until_their_difference_is_known(
     at_random: float, scripted: float, fewest: int, most: int, word: str
 ) -> None:
-    from alignopsd_trl.own_task import contest
+    from alignopsd_trl.own_task.check import contest
 
     played = _match({contest.RANDOM: at_random, contest.PLAYER: scripted}, rows=contest.MOST)
     assert fewest <= len(played[contest.PLAYER]) == len(played[contest.RANDOM]) <= most
@@ -325,7 +325,7 @@ def test_players_go_on_until_their_difference_is_known(
 
 
 def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.own_task import contest
+    from alignopsd_trl.own_task.check import contest
 
     monkeypatch.setattr(contest, "SECONDS", 0.0)
     played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
@@ -334,7 +334,7 @@ def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.Monke
 
 
 def test_a_player_that_never_wins_is_wrong() -> None:
-    from alignopsd_trl.own_task import contest
+    from alignopsd_trl.own_task.check import contest
 
     played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
     assert [one.ruins for one in contest.findings(played)][0]
@@ -343,8 +343,8 @@ def test_a_player_that_never_wins_is_wrong() -> None:
 @pytest.mark.parametrize(("column", "word"), [("category", ""), ("house", "a column category")])
 def test_categories_that_no_row_names_are_named(column: str, word: str) -> None:
     from alignopsd_trl.environments.base import Opening
-    from alignopsd_trl.own_task.starting import faults
-    from alignopsd_trl.rollout import no_skills
+    from alignopsd_trl.own_task.check.starting import faults
+    from alignopsd_trl.rollout.prompting import no_skills
 
     rows = [{"task_id": str(number), column: "ab"[number % 2]} for number in range(4)]
     opened = [(row, Opening(row["task_id"], "play", (), category=row[column])) for row in rows]

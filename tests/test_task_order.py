@@ -11,7 +11,7 @@ from fakes.trainers import make_trainer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignopsd_trl.statistics import spread
+from alignopsd_trl.common.statistics import spread
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), st.integers(1, 12), st.randoms())

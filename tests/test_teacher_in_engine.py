@@ -14,8 +14,8 @@ from fakes.trainers import FakeSampler, make_trainer
 from peft import LoraConfig
 
 from alignopsd_trl.records import read_records
+from alignopsd_trl.sampling.trl_engine import EngineBackend
 from alignopsd_trl.scoring.self_check import SelfCheckError
-from alignopsd_trl.trl_compat.sampling import EngineBackend
 
 OPTIONS: dict[str, Any] = {"method": "align_opsd", "teacher_model_kind": "base", "teacher_max_completion_length": 10}
 

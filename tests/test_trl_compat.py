@@ -1,7 +1,7 @@
 """Fails by name when a place of TRL or transformers that the trainer builds on has moved.
 
 To try another TRL: ``pip install --target elsewhere "trl==X"``, then ``PYTHONPATH=elsewhere pytest
-tests/test_trl_compat.py``. Nothing here imports the trainer or `trl_compat`, which such a TRL may break.
+tests/test_trl_compat.py``. Nothing here imports the trainer or a file `trl_*.py`, which such a TRL may break.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ PLACES = (
 
 
 def _table(name: str) -> dict[str, str]:
-    """A table of `trl_compat`, read from its source."""
-    tree = ast.parse((PACKAGE / "trl_compat" / "__init__.py").read_text(encoding="utf-8"))
+    """A table of `scoring/trl_trainer.py`, read from its source."""
+    tree = ast.parse((PACKAGE / "scoring" / "trl_trainer.py").read_text(encoding="utf-8"))
     found = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name]
     return ast.literal_eval(found[0])
 
@@ -86,7 +86,7 @@ def _overridden() -> set[str]:
 def test_overrides_are_listed_with_their_reason_and_held_to_a_signature() -> None:
     listed = set(_table("OVERRIDES"))
     assert listed - _overridden() == set(), "listed, but not overridden or no longer a name of TRL's trainer"
-    assert _overridden() <= listed, f"trl_compat.OVERRIDES: say why {_overridden() - listed} are overridden"
+    assert _overridden() <= listed, f"scoring.trl_trainer.OVERRIDES: say why {_overridden() - listed} are overridden"
     assert listed <= set(METHODS), f"METHODS: add the arguments of {listed - set(METHODS)}"
 
 
@@ -98,12 +98,12 @@ def test_there_is_one_class_that_extends_trl() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & bases
     ]
-    found.remove("__init__.py: Trainer")  # for type checkers alone
+    found.remove("trl_trainer.py: Trainer")  # for type checkers alone
     assert found == ["trainer.py: AlignOPSDTrainer"]
 
 
 def test_private_names_are_listed() -> None:
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (PACKAGE / "trl_compat").glob("*.py")]
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in PACKAGE.rglob("trl_*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     owned = {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"

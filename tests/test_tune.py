@@ -15,6 +15,7 @@ import yaml
 from fakes import corridor
 
 from alignopsd_trl import cli
+from alignopsd_trl.common.statistics import Interval, for_several
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.measure import commands, measurement, tune
@@ -23,7 +24,6 @@ from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.ranking import ABOVE, BELOW, EVERYTHING, UNTOLD, advise, rank, successes
 from alignopsd_trl.measure.table import measured_rows, turns_of
 from alignopsd_trl.measure.tune import yaml_text
-from alignopsd_trl.statistics import Interval, for_several
 
 
 def turns(tasks: int, seed: int) -> Turns:

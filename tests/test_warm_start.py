@@ -33,9 +33,9 @@ def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, caps
 def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task import warm_start
     from alignopsd_trl.own_task.first_policy import first_policy
     from alignopsd_trl.own_task.options import WarmStartConfig
+    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
 
     monkeypatch.setattr(warm_start, "PLAYS", 0.0)
     recipe = (maze / "train.py").read_text()
@@ -53,9 +53,9 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
 def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
     maze: Path, recipe: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task import warm_start
     from alignopsd_trl.own_task.first_policy import first_policy
     from alignopsd_trl.own_task.options import WarmStartConfig
+    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
 
     monkeypatch.setattr(warm_start, "evaluate", lambda *given, **more: pytest.fail("it was played"))
     if recipe:
@@ -68,7 +68,7 @@ def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
 
 
 def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.warm_start import supervised
 
     def seen(model: Any, tokenizer: Any, rows: Any, folder: Path, config: Any, *more: Any) -> None:
         configs.append(config)
@@ -89,8 +89,8 @@ def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, mo
 def test_a_warm_start_on_a_busy_machine_says_how_many_updates_fit(
     cpu: float, maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task import supervised
-    from alignopsd_trl.runs.progress import busy
+    from alignopsd_trl.common.progress import busy
+    from alignopsd_trl.own_task.warm_start import supervised
 
     assert bool(busy(100.0, cpu)) is (cpu < 70)
     monkeypatch.setattr(supervised.time, "thread_time", lambda: time.monotonic() * cpu / 100)
@@ -105,7 +105,7 @@ def test_a_warm_start_on_a_busy_machine_says_how_many_updates_fit(
 
 
 def test_a_first_policy_plays_tasks_of_all_categories() -> None:
-    from alignopsd_trl.own_task.warm_start import sample
+    from alignopsd_trl.own_task.warm_start.warm_start import sample
 
     rows = [{"task_id": str(number), "category": "abc"[number % 3]} for number in range(1023)]
     task: Any = SimpleNamespace(name="houses", rows=lambda split: rows)
@@ -127,8 +127,8 @@ def test_a_wrong_command_line_is_refused_before_anything_is_played(
 def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.first_policy import first_policy
+    from alignopsd_trl.own_task.warm_start import supervised
 
     recipe, learnt = runpy.run_path(str(Path(__file__).parents[1] / "recipes" / "hops_smollm.py")), []
 
@@ -147,7 +147,7 @@ def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
 
 
 def test_held_out_turns_are_of_other_tasks() -> None:
-    from alignopsd_trl.own_task.supervised import held_out
+    from alignopsd_trl.own_task.warm_start.supervised import held_out
 
     rows = [{"task_id": f"t{number // 3}", "turn": number % 3} for number in range(90)]
     learnt, held = held_out(rows, 128)
@@ -157,14 +157,14 @@ def test_held_out_turns_are_of_other_tasks() -> None:
 
 
 def test_the_learning_rate_rises_and_falls_over_the_budget() -> None:
-    from alignopsd_trl.own_task.supervised import WARM_UP, rate
+    from alignopsd_trl.own_task.warm_start.supervised import WARM_UP, rate
 
     rates = [rate(share) for share in (0.0, WARM_UP / 2, WARM_UP, 0.5, 1.0, 1.1)]
     assert rates == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0, 0.0], abs=0.01)
 
 
 def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -> None:
-    from alignopsd_trl.own_task.supervised import WINDOW, SimilarLengths
+    from alignopsd_trl.own_task.warm_start.supervised import WINDOW, SimilarLengths
 
     torch.manual_seed(0)
     order = list(SimilarLengths(list(range(202)), 4, 4 * WINDOW))
@@ -176,7 +176,7 @@ def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -
 
 
 def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
-    from alignopsd_trl.own_task.supervised import WINDOW, SimilarLengths
+    from alignopsd_trl.own_task.warm_start.supervised import WINDOW, SimilarLengths
 
     torch.manual_seed(0)
     window = 8 * WINDOW
@@ -192,8 +192,8 @@ def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
 def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -> None:
     from peft import LoraConfig, get_peft_model
 
-    from alignopsd_trl.own_task.supervised import PROMPT_WEIGHT, loss_of
-    from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
+    from alignopsd_trl.own_task.warm_start.supervised import PROMPT_WEIGHT, loss_of
+    from alignopsd_trl.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
 
     tokenizer = tiny_tokenizer(["go left , go right"])
     model: Any = tiny_model(tokenizer, 1, 0).eval()
@@ -210,9 +210,9 @@ def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -
 
 
 def test_an_update_in_several_forwards_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
+    from alignopsd_trl.own_task.warm_start import supervised
+    from alignopsd_trl.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
 
     tokenizer, draw = tiny_tokenizer(["go left , go right"]), random.Random(0)
     told = [{"input_ids": [5, 6, 7] * draw.randint(1, 9) + [8, 9]} for _ in range(17)]
@@ -246,7 +246,7 @@ def _demonstrated(maze: Path, turns: int) -> None:
 def test_a_warm_start_says_how_far_it_is(
     maze: Path, flags: list[str], updates: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.warm_start import supervised
 
     monkeypatch.setattr(supervised, "SAID_EVERY", 0.0)
     _demonstrated(maze, 20)
@@ -271,7 +271,7 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.warm_start import supervised
 
     weights = {}
 
@@ -298,8 +298,8 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
 def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
     maze: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.first_policy import first_policy
+    from alignopsd_trl.own_task.warm_start import supervised
 
     def interrupted(model: Any, tokenizer: Any, rows: Any, folder: Path, *more: Any) -> None:
         (folder / "model.safetensors").touch()
@@ -327,9 +327,9 @@ class _Won:
 def test_a_warm_start_ends_when_enough_is_won(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import warm_start
+    from alignopsd_trl.own_task.warm_start import supervised
+    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
 
     for name in ("EVERY", "REST", "PLAYABLE", "PLAY_REST"):
         monkeypatch.setattr(supervised, name, 0.0)
@@ -344,7 +344,7 @@ def test_a_warm_start_ends_when_enough_is_won(
 
 def _turn(right: str, response: str = "", prompt: str = "", skilled: bool = False) -> Any:
     """A held-out turn whose words are its tokens; ``right`` has a `+` for each that is predicted."""
-    from alignopsd_trl.own_task.agreement import Turn
+    from alignopsd_trl.own_task.warm_start.agreement import Turn
 
     words = response.split() or ["go"] * len(right)
     return Turn(prompt.split(), words, [one == "+" for one in right], [0.5] * len(right), skilled)
@@ -354,7 +354,7 @@ WORDS = SimpleNamespace(decode=" ".join)
 
 
 def test_agreement_is_told_for_responses_views_and_actions() -> None:
-    from alignopsd_trl.own_task.agreement import Agreement
+    from alignopsd_trl.own_task.warm_start.agreement import Agreement
 
     said = "left </think> <action> left"
     turns = [_turn("++++", said), _turn("-+++", said), _turn("+++-", said), _turn("++++", said, skilled=True)]
@@ -369,7 +369,7 @@ def test_agreement_is_told_for_responses_views_and_actions() -> None:
 
 
 def test_turns_are_runs_of_tokens_that_count() -> None:
-    from alignopsd_trl.own_task.agreement import turns_of
+    from alignopsd_trl.own_task.warm_start.agreement import turns_of
 
     ids = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]])
     chosen = torch.tensor([[0, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 0]]).bool()
@@ -394,7 +394,7 @@ TROUBLES = {
 
 @pytest.mark.parametrize("name", TROUBLES)
 def test_causes_of_low_agreement_are_told_apart(name: str) -> None:
-    from alignopsd_trl.own_task.agreement import Agreement
+    from alignopsd_trl.own_task.warm_start.agreement import Agreement
 
     assert _told(Agreement(TROUBLES[name], WORDS).causes(0.3, improving=name == "few")) == {name}
 
@@ -433,9 +433,9 @@ def _toy(trouble: str, turns: int = 600) -> list[dict]:
 def test_a_warm_start_ends_when_the_skill_is_read(
     until: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import warm_start
+    from alignopsd_trl.own_task.warm_start import supervised
+    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
 
     for name in ("EVERY", "REST"):
         monkeypatch.setattr(supervised, name, 0.0)
@@ -458,7 +458,7 @@ def test_a_warm_start_without_a_skill_to_read_says_that_it_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import warm_start
+    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
 
     rows = [{**row, "skilled": False} for row in _toy("few")]
     made = warm_start(rows, tmp_path / "policy", WarmStartConfig(max_steps=3, until_read=0.5))
@@ -471,7 +471,7 @@ def test_a_warm_start_without_a_skill_to_read_says_that_it_goes_on(
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_warm_start_that_fails_says_why(trouble: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import warm_start
+    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
 
     steps = {"few": 15, "long": 60}.get(trouble, 250)
     warm_start(_toy(trouble), tmp_path / "policy", WarmStartConfig(max_steps=steps))
@@ -480,7 +480,7 @@ def test_a_warm_start_that_fails_says_why(trouble: str, tmp_path: Path, capsys: 
 
 
 def test_a_poor_policy_is_told_with_a_remedy() -> None:
-    from alignopsd_trl.own_task.warm_start import PLAIN, advice
+    from alignopsd_trl.own_task.warm_start.warm_start import PLAIN, advice
 
     def result(won: float, invalid: float) -> Any:
         return SimpleNamespace(success=SimpleNamespace(mean=won), invalid_actions=invalid)
@@ -505,7 +505,7 @@ def test_a_poor_policy_is_told_with_a_remedy() -> None:
     ],
 )
 def test_a_policy_that_does_not_read_the_skill_is_told_so(alone: float, read: float, player: int, says: bool) -> None:
-    from alignopsd_trl.own_task.warm_start import PLAIN, SKILLED, unread
+    from alignopsd_trl.own_task.warm_start.warm_start import PLAIN, SKILLED, unread
 
     rows = [{"turn": 0, "skilled": False, "won": number < 35} for number in range(100)]
     rows += [{"turn": 0, "skilled": True, "won": number < player} for number in range(100)]

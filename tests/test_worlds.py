@@ -20,8 +20,6 @@ from fakes.toy import Scripted, ToyEnvironment, build_tokenizer, toy_dataset
 from fakes.trainers import make_config, make_trainer
 from fakes.worlds import Drawing
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.environments import Failure, Opening, PlainEnvironment, SerialBatch, Step, TaskPanel, open_batch
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
@@ -30,7 +28,10 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import MOST_HANGING
 from alignopsd_trl.environments.generators import kept
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.rollout import Player, episode_seeds
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.siblings import episode_seeds
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.turns import Seeds
 

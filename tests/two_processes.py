@@ -14,7 +14,7 @@ from fakes.toy import ToyEnvironment, build_model, build_tokenizer
 from fakes.trainers import losses, make_trainer
 
 from alignopsd_trl.environments.base import Opening
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
 AS_ONE = {

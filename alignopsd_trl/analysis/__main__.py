@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.common.command import CommandParser
 
 COMMANDS = {
     "temporal": "do corresponding decisions share timestamps?",

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import Figure
-from alignopsd_trl.runs.files import write_bytes, write_json, write_text
+from alignopsd_trl.common.files import write_bytes, write_json, write_text
 from alignopsd_trl.runs.owned import owned
 
 DOTS = 160  # dots per inch

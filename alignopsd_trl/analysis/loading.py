@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from alignopsd_trl.common.files import whole_json
 from alignopsd_trl.records import read_records
-from alignopsd_trl.runs.files import whole_json
 
 Records = str | os.PathLike | pd.DataFrame
 """Output folder of a run, a folder of parquet files, or a loaded frame."""

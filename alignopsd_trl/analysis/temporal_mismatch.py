@@ -18,7 +18,7 @@ from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, lab
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, turns_of, used_pairs
 from alignopsd_trl.analysis.operations import Operation, operations
-from alignopsd_trl.statistics import clustered_ratio
+from alignopsd_trl.common.statistics import clustered_ratio
 
 _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
 

@@ -17,8 +17,8 @@ from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, pa
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.loading import Records, name_of, setting, turns_of
 from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
+from alignopsd_trl.common.statistics import clustered_ratio
 from alignopsd_trl.encoder import Encoder
-from alignopsd_trl.statistics import clustered_ratio
 
 EDGES = np.linspace(-1, 1, 201)
 SETS = {"same state": GREY, "all cross-rollout": BLUE, "above threshold": PURPLE, "used": ORANGE}

@@ -11,7 +11,7 @@ import pandas as pd
 from alignopsd_trl.analysis.drawing import SMOOTH, curve, label, panels
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.loading import EPISODE, Records, distinct, name_of, setting, turns_of
-from alignopsd_trl.statistics import clustered_ratio
+from alignopsd_trl.common.statistics import clustered_ratio
 
 _MEASURED = [
     f"credit_{name}" for name in ("tokens", "identity_gap", "rectified_gap", "weight", "span", "sources", "rho")

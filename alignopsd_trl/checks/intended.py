@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.trial import check_template
 from alignopsd_trl.checks import tasks
 from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.model_files import check_architecture
@@ -25,15 +23,17 @@ from alignopsd_trl.checks.quantised import check_quantised
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.settings import check_settings
 from alignopsd_trl.checks.tasks import refuse_given, refuse_stream
+from alignopsd_trl.common.options import as_mapping, near
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.methods import Method
-from alignopsd_trl.options import as_mapping, near
-from alignopsd_trl.privileged import load_source
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.trial import check_template
 from alignopsd_trl.skills import load_skills
+from alignopsd_trl.skills.turn_source import load_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_types
-from alignopsd_trl.models import SHIPPED_MODELS, available, end_ids, load_tokenizer, resolve_model, unreadable
-from alignopsd_trl.patched import patched
+from alignopsd_trl.common.models import SHIPPED_MODELS, available, end_ids, load_tokenizer, resolve_model, unreadable
+from alignopsd_trl.common.patched import patched
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

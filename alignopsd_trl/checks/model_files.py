@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.models import SHIPPED_MODELS, resolve_model
-from alignopsd_trl.runs.files import read_json
+from alignopsd_trl.common.files import read_json
+from alignopsd_trl.common.models import SHIPPED_MODELS, resolve_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.options import as_mapping
 
 
 def check_quantised(

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import GenerationConfig, Trainer, get_scheduler
 
+from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.options import as_mapping
 
 Reads = Callable[[AlignOPSDConfig], Any]
 

@@ -6,8 +6,8 @@ from concurrent.futures import Future, wait
 from typing import NamedTuple
 
 from alignopsd_trl.experimental.server import SECONDS_TO_END, in_background
-from alignopsd_trl.rollout import ENDS
 from alignopsd_trl.rollout.driver import SLICE
+from alignopsd_trl.rollout.player import ENDS
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.turns import Trajectory
 

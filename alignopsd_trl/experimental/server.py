@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from alignopsd_trl.distributed.process_group import ProcessGroup
-from alignopsd_trl.rollout import AnySampler, Continuous, Request, RequestFailed, Response, SamplerDown
+from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.rollout.sampler import AnySampler, Continuous, Request, RequestFailed, Response, SamplerDown
+from alignopsd_trl.sampling.trl_engine import ColocatedBackend
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.trl_compat.sampling import ColocatedBackend
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat import Trainer
+    from alignopsd_trl.scoring.trl_trainer import Trainer
 
 IDLE = 2.0
 """Seconds that an unused connection is kept: less than the 5 after which vLLM closes it."""

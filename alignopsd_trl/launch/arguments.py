@@ -16,12 +16,12 @@ from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 from pydantic import Field
 from trl import ModelConfig, TrlParser
 
+from alignopsd_trl.common.options import Positive, Share, as_type, check_values, near, option
 from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, steps_per_round
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.options import Positive, Share, as_type, check_values, near, option
 from alignopsd_trl.runs.configuration import MEASURED
 from alignopsd_trl.runs.folder import wanted
 from alignopsd_trl.runs.state import read_run

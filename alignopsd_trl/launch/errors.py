@@ -16,8 +16,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import NoReturn
 
-from alignopsd_trl.runs.command import TRACEBACK
-from alignopsd_trl.runs.files import in_units
+from alignopsd_trl.common.command import TRACEBACK
+from alignopsd_trl.common.files import in_units
 from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, terminable
 from alignopsd_trl.runs.readers import ends_with_its_reader
 

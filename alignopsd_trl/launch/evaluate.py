@@ -1,6 +1,6 @@
 """The command that plays a panel with a policy and prints a table.
 
-python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel test [--skills]
+alignopsd evaluate --model PATH --environment webshop --panel test [--skills]
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
-from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.common.command import CommandParser, place
+from alignopsd_trl.common.files import check_folder
+from alignopsd_trl.common.models import SHIPPED_MODELS
+from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
-from alignopsd_trl.models import SHIPPED_MODELS
-from alignopsd_trl.runs.command import CommandParser, place
-from alignopsd_trl.runs.files import check_folder
+from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.owned import owned, refuse
-from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import USUAL, choose_sizes
 from alignopsd_trl.runs.state import broken_off
 
 if TYPE_CHECKING:
-    from alignopsd_trl.evaluation.summary import EvaluationResult
+    from alignopsd_trl.results.summary import EvaluationResult
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -79,8 +79,8 @@ def _check(given: argparse.Namespace) -> None:
     Raises:
         ValueError: names the first option that breaks its rule.
     """
+    from alignopsd_trl.common.options import PositiveCount, Size, check_values
     from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig
-    from alignopsd_trl.options import PositiveCount, Size, check_values
 
     values = vars(given) | given.sizes
     hints = get_type_hints(AlignOPSDConfig, include_extras=True) | INHERITED_RULES
@@ -106,11 +106,11 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     """
     arguments = _arguments(argv)  # before PyTorch is imported
     from alignopsd_trl.checks.loading import load_policy
+    from alignopsd_trl.common.files import write_json
     from alignopsd_trl.encoder import load_encoder
-    from alignopsd_trl.evaluation.play import evaluate
     from alignopsd_trl.launch.machine import usable_device
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
-    from alignopsd_trl.runs.files import write_json
+    from alignopsd_trl.results.play import evaluate
     from alignopsd_trl.skills import foreign_bank, load_skills, skill_budget, skill_source
 
     for folder in (Path(arguments.model), Path(arguments.model).parent):  # the folder above a checkpoint

@@ -13,6 +13,8 @@ from alignopsd_trl.checks.intended import Intended, check, check_hub
 from alignopsd_trl.checks.model_files import beyond_positions, positions_of
 from alignopsd_trl.checks.settings import changes_nothing
 from alignopsd_trl.checks.tasks import refuse_stream
+from alignopsd_trl.common.files import plain
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
@@ -22,10 +24,8 @@ from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.values import environment_options, named, policy_of
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.models import resolve_model
 from alignopsd_trl.runs.checkpoints import PREFIX
 from alignopsd_trl.runs.configuration import configuration_of
-from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.folder import look, strangers
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.runs.state import RunFolderError

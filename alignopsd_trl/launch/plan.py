@@ -13,6 +13,7 @@ from typing import Any
 
 from trl import ModelConfig
 
+from alignopsd_trl.common.files import json_lines
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
@@ -22,7 +23,6 @@ from alignopsd_trl.launch.memory import Sampler, encoder_bytes, estimate, gpu_me
 from alignopsd_trl.launch.shapes import backbone, config_of, loading
 from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.runs.files import json_lines
 from alignopsd_trl.runs.folder import LOG_FILE
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from alignopsd_trl.common.options import near
 from alignopsd_trl.environments.loading import find_module, importable
 from alignopsd_trl.environments.shipped import BENCHMARKS
-from alignopsd_trl.options import near
 
 
 @dataclass(frozen=True)

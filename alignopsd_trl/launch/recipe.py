@@ -13,11 +13,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from alignopsd_trl.common.command import TRACEBACK
+from alignopsd_trl.common.cores import use_machine
 from alignopsd_trl.launch import presets
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.help import HELP, wanted_help
-from alignopsd_trl.runs.command import TRACEBACK
-from alignopsd_trl.runs.cores import use_machine
 
 
 def main(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from alignopsd_trl.common.files import plain, read_json, write_json
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.records import write_records
-from alignopsd_trl.runs.files import plain, read_json, write_json
+from alignopsd_trl.results.facts import facts_of
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.provenance import weights_checksum
-from alignopsd_trl.sharing.facts import facts_of
 
 if TYPE_CHECKING:
     from alignopsd_trl.trainer import AlignOPSDTrainer

@@ -12,6 +12,9 @@ from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import ModelConfig, get_peft_config
 
+from alignopsd_trl.common.files import write_json, write_text
+from alignopsd_trl.common.models import resolve_model
+from alignopsd_trl.common.options import as_mapping, path_as_given
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.job import Job
@@ -21,15 +24,12 @@ from alignopsd_trl.launch.plan import slow_sampling
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.models import resolve_model
-from alignopsd_trl.options import as_mapping, path_as_given
-from alignopsd_trl.runs.files import write_json, write_text
+from alignopsd_trl.results.card import model_card
+from alignopsd_trl.results.hub import PushFailed, push_run, push_trajectories
 from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, claim_together, claimed
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.runs.readers import outlives_its_readers
 from alignopsd_trl.runs.state import RESULTS_FILE
-from alignopsd_trl.sharing.card import model_card
-from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 from alignopsd_trl.skills import foreign_bank
 
 

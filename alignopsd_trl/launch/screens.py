@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alignopsd_trl.evaluation import Estimate, mean_score
-from alignopsd_trl.options import path_as_given
+from alignopsd_trl.common.options import path_as_given
+from alignopsd_trl.common.progress import WIDE, cut
+from alignopsd_trl.results.summary import Estimate, mean_score
 from alignopsd_trl.runs.checkpoints import MARK
 from alignopsd_trl.runs.folder import RunFolder
-from alignopsd_trl.runs.progress import WIDE, cut
 from alignopsd_trl.runs.state import RUN_FILE
 from alignopsd_trl.training.console import columns
 

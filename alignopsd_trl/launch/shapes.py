@@ -15,10 +15,10 @@ from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.checks.loading import model_of
 from alignopsd_trl.checks.quantised import check_quantised
+from alignopsd_trl.common.models import resolve_model, unreadable
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
-from alignopsd_trl.models import resolve_model, unreadable
 from alignopsd_trl.scoring.packing import why_plain
 
 BLOCK = 64  # weights that share one scale in bitsandbytes' 4 bits

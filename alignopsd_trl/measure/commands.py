@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.checks.model_files import check_model_name
+from alignopsd_trl.common.command import CommandParser, place
+from alignopsd_trl.common.files import check_folder
+from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.environments.loading import importable
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.launch.values import environment_options, read_value
-from alignopsd_trl.models import SHIPPED_MODELS
-from alignopsd_trl.runs.command import CommandParser, place
-from alignopsd_trl.runs.files import check_folder
 from alignopsd_trl.runs.owned import owned
 
 BATCH = 8

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from alignopsd_trl.common.files import plain, write_json, write_text
+from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.measurement import Cache, Measurement, cpu_seconds, measured
 from alignopsd_trl.measure.metrics import agreement
@@ -24,9 +26,7 @@ from alignopsd_trl.measure.report import page
 from alignopsd_trl.measure.setup import environment_preset, prepare
 from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
 from alignopsd_trl.methods import Method
-from alignopsd_trl.options import path_as_given
 from alignopsd_trl.records import write_records
-from alignopsd_trl.runs.files import plain, write_json, write_text
 from alignopsd_trl.runs.sizes import choose_sizes
 
 

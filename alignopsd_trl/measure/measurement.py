@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from alignopsd_trl.common.files import plain, read_json, write_json, write_text
+from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import NotKept, decoded, encoded
 from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
@@ -27,8 +29,6 @@ from alignopsd_trl.measure.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import checked_credit, grpo
 from alignopsd_trl.runs.configuration import differences
-from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
-from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 IDENTITY = "identity.json"

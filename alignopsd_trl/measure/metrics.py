@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from alignopsd_trl.statistics import Interval, resampled, task_draws
+from alignopsd_trl.common.statistics import Interval, resampled, task_draws
 
 FLAT = 1e-9  # relative deviation below which credit counts as equal on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from alignopsd_trl.statistics import Interval, for_several, resampled, task_draws
+from alignopsd_trl.common.statistics import Interval, for_several, resampled, task_draws
 
 REFERENCE = "grpo"
 LEAST = 0.02  # a smaller difference of cosines does not decide

@@ -16,9 +16,10 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.reading import reader_for
+from alignopsd_trl.checks.compatibility import adapted
 from alignopsd_trl.checks.loading import load_policy
+from alignopsd_trl.common.models import end_ids
+from alignopsd_trl.common.options import as_type
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import Encoder, load_encoder
 from alignopsd_trl.environments.base import Suite
@@ -30,15 +31,16 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
-from alignopsd_trl.models import end_ids
-from alignopsd_trl.options import as_type
-from alignopsd_trl.rollout import Player, SortedByLength, make_player, no_skills
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player, make_player
+from alignopsd_trl.rollout.prompting import no_skills
+from alignopsd_trl.rollout.reading import reader_for
+from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Forwards
 from alignopsd_trl.skills import load_skills, skill_source
-from alignopsd_trl.training.compatibility import adapted
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import TurnBatch

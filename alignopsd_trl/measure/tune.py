@@ -18,6 +18,9 @@ import pandas as pd
 import torch
 import yaml
 
+from alignopsd_trl.common.files import plain, write_json, write_text
+from alignopsd_trl.common.options import path_as_given
+from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import setup
@@ -32,9 +35,6 @@ from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
 from alignopsd_trl.measure.tree import outcome
 from alignopsd_trl.methods import Method
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
-from alignopsd_trl.options import path_as_given
-from alignopsd_trl.runs.files import plain, write_json, write_text
-from alignopsd_trl.statistics import Interval
 from alignopsd_trl.turns import Trajectory
 
 UNSKILLED = ("grpo", "gigpo", "hgpo", "graphgpo", "gagpo")

@@ -7,12 +7,12 @@ from typing import Literal
 
 import torch
 
+from alignopsd_trl.common.options import Size
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import belief_advantage, belief_recursion, success_rate
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch
 
 

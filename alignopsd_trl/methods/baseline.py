@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from alignopsd_trl.common.options import as_mapping, read_options
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, imitated, outcome
 from alignopsd_trl.methods.token_gaps import token_gaps
-from alignopsd_trl.options import as_mapping, read_options
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from alignopsd_trl.common.options import Count, Size
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
 from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss
 from alignopsd_trl.methods.token_gaps import token_gaps
-from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from alignopsd_trl.common.options import Share
 from alignopsd_trl.methods.advantages import normalise
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, step_credit
@@ -11,7 +12,6 @@ from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import discounted_returns
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.methods.state_credit import generalised_advantage, grouped_values, state_labels, turn_rewards
-from alignopsd_trl.options import Share
 from alignopsd_trl.turns import TurnBatch, number_rows
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from alignopsd_trl.common.options import Size
 from alignopsd_trl.methods.advantages import normalise
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, step_credit
@@ -13,7 +14,6 @@ from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import discounted_returns
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.methods.state_credit import state_labels, turn_rewards
-from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch, number_rows
 
 

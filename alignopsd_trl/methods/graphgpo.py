@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import torch
 
+from alignopsd_trl.common.options import Share, Size
 from alignopsd_trl.methods.advantages import normalise
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, step_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.methods.state_credit import graph_returns, state_labels, turn_rewards
-from alignopsd_trl.options import Share, Size
 from alignopsd_trl.turns import TurnBatch, number_rows
 
 

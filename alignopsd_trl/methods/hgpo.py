@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from alignopsd_trl.common.options import Count, Size
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, step_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import discounted_returns
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.methods.state_credit import hierarchical_advantage, history_groups, state_labels, turn_rewards
-from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from alignopsd_trl.common.options import PositiveCount
 from alignopsd_trl.methods.advantages import EPSILON, segment_sum
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import PositiveCount
 from alignopsd_trl.turns import TurnBatch
 
 

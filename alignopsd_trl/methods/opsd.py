@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 
+from alignopsd_trl.common.options import Size
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.distillation import Distillation, VocabularyOptions
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch
 
 

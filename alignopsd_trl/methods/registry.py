@@ -6,8 +6,8 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING, TypeVar
 
+from alignopsd_trl.common.options import near
 from alignopsd_trl.environments.loading import find_module
-from alignopsd_trl.options import near
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.base import Method

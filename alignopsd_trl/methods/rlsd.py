@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from alignopsd_trl.common.options import Count, Size
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import WeightedAdvantage, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import mix, mixing_weight, rlsd_weight, turn_mean
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from alignopsd_trl.common.options import Size
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import Size
 
 
 @dataclass(frozen=True)

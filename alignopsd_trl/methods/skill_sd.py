@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from alignopsd_trl.common.options import Size
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
 from alignopsd_trl.methods.objectives import weighted_k3_loss
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import Size
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alignopsd_trl.own_task.check import check_task
+    from alignopsd_trl.own_task.check.task_check import check_task
     from alignopsd_trl.own_task.first_policy import first_policy
 
-_HOMES = {"check_task": "check", "first_policy": "first_policy"}
+_HOMES = {"check_task": "check.task_check", "first_policy": "first_policy"}
 __all__ = ["check_task", "first_policy"]
 
 

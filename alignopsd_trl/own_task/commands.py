@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alignopsd_trl.common.command import CommandParser, place
+from alignopsd_trl.common.files import check_folder
+from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
-from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.options import ASKED, SCRIPTED, SKILLED_SHARE, TIME_LIMIT
-from alignopsd_trl.runs.command import CommandParser, place
-from alignopsd_trl.runs.files import check_folder
 from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def check(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     parser.at_least(given, LEAST)
     with reported("alignopsd check", quietly=True, resumes=None), setup():
-        from alignopsd_trl.own_task.check import check_task
+        from alignopsd_trl.own_task.check.task_check import check_task
 
         here = ("task", "environment_options", "rows", "json", "play", "model")
         options = {name: value for name, value in vars(given).items() if name not in here}
@@ -144,7 +144,7 @@ def warm_start(argv: Sequence[str]) -> None:
             config = replace(task.start, **flags)
         elif Path(config.model).resolve() == Path(given.output).resolve():  # it goes on from an earlier one
             config = replace(task.start, **{"learning_rate": task.start.rate, "minutes": task.start.time, **flags})
-        from alignopsd_trl.own_task.warm_start import play_some, report, warm_start
+        from alignopsd_trl.own_task.warm_start.warm_start import play_some, report, warm_start
 
         made = warm_start(rows, given.output, config, settings=task.preset, play=partial(play_some, task))
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
@@ -192,7 +192,7 @@ def _actor(task: Task, given: argparse.Namespace) -> Actor:
 
 
 def _tokenizer(model: str | None, task: Task) -> Any:
-    from alignopsd_trl.own_task.warm_start import known_tokenizer
+    from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer
 
     return known_tokenizer(model or task.start.model)
 

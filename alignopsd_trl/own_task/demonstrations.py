@@ -17,18 +17,18 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
+from alignopsd_trl.common.files import write_text
+from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.options import path_as_given
-from alignopsd_trl.own_task.dialogues import converses, dialogue, play_options
 from alignopsd_trl.own_task.options import SKILLED_SHARE
 from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, PlayedTurn, check_room, native_message, play
 from alignopsd_trl.own_task.task import Task
-from alignopsd_trl.own_task.tiny import tiny_tokenizer
-from alignopsd_trl.own_task.tokenizer import WordCount
-from alignopsd_trl.rollout import SkillSource, no_skills
-from alignopsd_trl.runs.files import write_text
+from alignopsd_trl.own_task.warm_start.dialogues import converses, dialogue, play_options
+from alignopsd_trl.own_task.warm_start.tiny import tiny_tokenizer
+from alignopsd_trl.own_task.warm_start.tokenizer import WordCount
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.prompting import SkillSource, no_skills
+from alignopsd_trl.rollout.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.common.command import TRACEBACK
+from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.options import as_mapping
 from alignopsd_trl.own_task.options import SCRIPTED, SKILLED_SHARE, WarmStartConfig
-from alignopsd_trl.runs.command import TRACEBACK
 
 
 def first_policy(
@@ -55,7 +55,7 @@ def first_policy(
         from alignopsd_trl.own_task.demonstrations import demonstrate
         from alignopsd_trl.own_task.players import Scripted, scripted
         from alignopsd_trl.own_task.task import find_task
-        from alignopsd_trl.own_task.warm_start import known_tokenizer, play_some, report, sample, warm_start
+        from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer, play_some, report, sample, warm_start
 
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))

@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 import httpx
 
-from alignopsd_trl.chat.prompts import messages_of
-from alignopsd_trl.chat.prompts import tools_of as schemas_in
 from alignopsd_trl.environments.adapters.actions import declared_fields
 from alignopsd_trl.environments.adapters.calls import Call
 from alignopsd_trl.environments.adapters.openenv import Situation as AtServer
@@ -24,8 +22,10 @@ from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signa
 from alignopsd_trl.environments.adapters.tools import tools_of
 from alignopsd_trl.environments.base import Prompt
 from alignopsd_trl.environments.loading import find_module
+from alignopsd_trl.own_task.endpoint import MALFORMED, EndpointError, complete, connection
 from alignopsd_trl.own_task.playing import Answer, Situation
-from alignopsd_trl.writer import MALFORMED, EndpointError, complete, connection
+from alignopsd_trl.rollout.prompts import messages_of
+from alignopsd_trl.rollout.prompts import tools_of as schemas_in
 
 Play = Callable[..., str]
 """``(view, environment, skill, draw) -> response``: the whole response of a policy, reasoning trace and action. It may

@@ -12,12 +12,12 @@ from typing import Any
 
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.tasks import seeded
+from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.calls import message_of
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.rollout import SkillSource, no_skills, skill_of
-from alignopsd_trl.runs.progress import Bar
+from alignopsd_trl.rollout.prompting import SkillSource, no_skills, skill_of
 
 SLOTS = 16  # episodes played at once
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 
+from alignopsd_trl.common.files import replacing
+from alignopsd_trl.common.offline import INSTALL, OFFLINE_MODEL, has_smollm2
 from alignopsd_trl.environments.shipped import SHIPPED
-from alignopsd_trl.offline import INSTALL, OFFLINE_MODEL, has_smollm2
 from alignopsd_trl.own_task.options import FRESH
-from alignopsd_trl.runs.files import replacing
 from alignopsd_trl.skills.schema import NAME as NAME_RULE
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
-from alignopsd_trl.chat.reading import Reader, reader_for
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Reply, Step, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
-from alignopsd_trl.rollout.prompting import TOO_LONG, Episode, Prompting, SkillSource, blank_turn, no_skills, skill_of
+from alignopsd_trl.rollout.episode import TOO_LONG, Episode, blank_turn
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills, skill_of
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.reading import Reader, reader_for
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, check_prompts, episode_seed
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn

@@ -1,114 +1,21 @@
-"""Episodes while they are played, and the prompts of their turns, rendered from views or continued from a dialogue."""
+"""The prompts of an episode's turns, rendered from views or continued from a dialogue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from jinja2 import TemplateError
 
-from alignopsd_trl.chat.conversations import Conversation, oldest_to_drop
-from alignopsd_trl.chat.prompts import Fitted, Renderer, Shown, text_of
-from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Rendered, Reply, Step, View, Wishes
+from alignopsd_trl.environments.base import Failure, Opening, Rendered, Reply, View
 from alignopsd_trl.environments.batch import copied, guarded, limited
-from alignopsd_trl.turns import NO_THOUGHT, StopReason, Trajectory, Turn
-
-TOO_LONG = "context_length_exceeded"
-
-
-@dataclass
-class Episode:
-    """A trajectory that is being played, with the current observation and the history for the next prompt."""
-
-    slot: int
-    trajectory: Trajectory
-    sampling_seed: int = 0
-    observation: str = ""
-    admissible: tuple[str, ...] = ()
-    context: Any = None
-    records: list[Record] = field(default_factory=list)
-    dialogues: dict[int, tuple[Conversation, Conversation]] = field(default_factory=dict)  # see `Prompting`
-    wishes: Wishes = Wishes(0, None)
-    passed: int = 0  # requests that became no turn
-
-    @property
-    def live(self) -> bool:
-        return self.trajectory.stop is None
-
-    def view(self, history_length: int) -> View:
-        shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
-        text, number = self.trajectory.task_text, len(self.records)
-        return View(text, self.observation, self.admissible, shown, number, self.context)
-
-    def start(self, opening: Opening, skill: tuple[str, tuple[str, ...]]) -> None:
-        self.observation, self.admissible, self.context = opening.observation, opening.admissible, opening.context
-        self.trajectory.category = opening.category or str(self.trajectory.row.get("category", ""))
-        self.trajectory.task_text = opening.task_text
-        self.trajectory.skill_text, self.trajectory.skill_ids = skill
-
-    def advance(self, turn: Turn, step: Step, max_turns: int, until_lost: bool = False) -> None:
-        turn.chosen_on, turn.observation, turn.reward = self.observation, step.observation, step.reward
-        turn.action_valid = turn.action_valid and step.valid
-        turn.metrics, turn.info = step.metrics, {**step.info, **step.metrics}
-        self.records.append(Record(len(self.records) + 1, self.observation, turn.action, step.observation))
-        self.observation, self.admissible = step.observation, step.admissible
-        trajectory = self.trajectory
-        trajectory.turns.append(turn)
-        trajectory.reward += step.reward
-        trajectory.won, trajectory.score = step.won, step.score
-        if step.lost and trajectory.lost is None:
-            trajectory.lost = len(trajectory.turns)
-        if step.done:
-            trajectory.stop = StopReason.DONE
-        elif len(trajectory.turns) >= max_turns or (until_lost and step.lost):
-            trajectory.stop = StopReason.TURN_LIMIT
-
-    def pass_over(self, step: Step, stop: StopReason, limit: int) -> None:
-        """Goes on after a request that became no turn."""
-        self.observation, self.admissible, self.passed = step.observation, step.admissible, self.passed + 1
-        self.trajectory.won = step.won
-        if step.done:
-            self.trajectory.stop = stop
-        elif self.passed >= limit:
-            self.trajectory.stop = StopReason.TURN_LIMIT
-
-    def finish(self, ending: Ending) -> None:
-        trajectory = self.trajectory
-        for number, reward in ending.turn_rewards.items():
-            trajectory.turns[number].reward += reward
-        trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
-        trajectory.won = trajectory.won if ending.won is None else ending.won
-        trajectory.score = trajectory.score if ending.score is None else ending.score
-        if trajectory.turns:
-            last = trajectory.turns[-1]
-            last.reward += ending.reward
-            last.metrics = {**last.metrics, **ending.metrics}
-            last.info = {**last.info, **ending.info, **ending.metrics}
-
-    def fail(self, failure: Failure, environment: str) -> None:
-        self.trajectory.stop = StopReason.ENVIRONMENT_ERROR
-        task = self.trajectory.row.get("task_id", self.trajectory.task)
-        self.trajectory.message = f"{failure.kind}: environment {environment}, task {task!r}: {failure.message}"
-
-
-def blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int], shortened: bool) -> Turn:
-    return Turn(
-        number=number,
-        prompt_text=text,
-        prompt_ids=list(ids),
-        privileged_ids=list(privileged_ids),
-        response_ids=[],
-        response_text="",
-        thought=NO_THOUGHT,
-        action="",
-        action_valid=False,
-        observation="",
-        history_shortened=shortened,
-    )
-
+from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
+from alignopsd_trl.rollout.episode import TOO_LONG, Episode, blank_turn
+from alignopsd_trl.rollout.prompts import Fitted, Renderer, Shown, text_of
+from alignopsd_trl.turns import StopReason, Turn
 
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
 """(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.rollout.reading import Reader
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.files import fingerprint, read_json, write_json
+from alignopsd_trl.common.files import fingerprint, read_json, write_json
 
 PREFIX = "checkpoint"
 STATE_FILE, MARK, LIST_FILE = "run_state.json", "trainer_state.json", "files.json"

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from alignopsd_trl.runs.progress import cut
+from alignopsd_trl.common.progress import cut
 
 _SHOWN = 6  # most differences in a message
 

@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.common.files import json_line, plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.checkpoints import (
     LIST_FILE,
     MARK,
@@ -30,7 +31,6 @@ from alignopsd_trl.runs.checkpoints import (
     whole_checkpoints,
 )
 from alignopsd_trl.runs.configuration import FREE_ON_RESUME, differences, shown
-from alignopsd_trl.runs.files import json_line, plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
 from alignopsd_trl.runs.provenance import code_checksum, versions
 from alignopsd_trl.runs.sizes import SIZES_FILE

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
-from alignopsd_trl.runs.files import fingerprint, read_json, write_json
+from alignopsd_trl.common.files import fingerprint, read_json, write_json
 
 NOTES = ".alignopsd.json"
 _WRITING = "is writing"

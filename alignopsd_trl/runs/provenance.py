@@ -51,7 +51,7 @@ def machine() -> dict[str, str | int]:
 def model_name(model: Any) -> str:
     """Returns the source of a model: a hub id, a path, or the name of a shipped policy; for a model that was made in
     Python, that fact and its class."""
-    from alignopsd_trl.models import SHIPPED_MODELS
+    from alignopsd_trl.common.models import SHIPPED_MODELS
 
     given = str(getattr(model.config, "_name_or_path", "") or "")
     if not given:
@@ -61,7 +61,7 @@ def model_name(model: Any) -> str:
 
 def is_shipped(name: str) -> bool:
     """Returns whether a model's name is that of a policy that comes with the package."""
-    from alignopsd_trl.models import SHIPPED_MODELS
+    from alignopsd_trl.common.models import SHIPPED_MODELS
 
     return name in SHIPPED_MODELS
 
@@ -69,7 +69,7 @@ def is_shipped(name: str) -> bool:
 def weights_checksum(model: str) -> str:
     """Returns the checksum of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of
     each weight file (all of it where a model is small). A hub id is its own checksum."""
-    from alignopsd_trl.models import resolve_model
+    from alignopsd_trl.common.models import resolve_model
 
     folder = Path(resolve_model(model))
     if not folder.is_dir():

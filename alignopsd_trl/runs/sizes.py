@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.models import resolve_model
-from alignopsd_trl.runs.files import whole_json, write_json
+from alignopsd_trl.common.files import whole_json, write_json
+from alignopsd_trl.common.models import resolve_model
+from alignopsd_trl.rollout.options import PlayOptions
 
 SIZES_FILE = "recipe.json"
 _OWN: dict[str, Any] = {"max_completion_length": 512, "skill_tokens": None, "eval_temperature": 0.4}

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from alignopsd_trl.runs.files import read_json
+from alignopsd_trl.common.files import read_json
 
 LOCK_FILE, RUN_FILE, RESULTS_FILE = "run.lock", "run.json", "results.json"
 ENDED, RELEASED = "ended", "released"  # notes of a session

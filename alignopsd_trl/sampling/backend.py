@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from alignopsd_trl.chat.reading import Reader
-from alignopsd_trl.rollout import AnySampler, BatchSampler, Responses
+from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.rollout.sampler import AnySampler, BatchSampler, Responses
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import Cache
 
-from alignopsd_trl.chat.reading import Reader
-from alignopsd_trl.rollout import Responses
+from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 

@@ -11,9 +11,9 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from alignopsd_trl.chat.reading import Reader
-from alignopsd_trl.patched import patched
-from alignopsd_trl.rollout import BatchSampler, Responses
+from alignopsd_trl.common.patched import patched
+from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.rollout.sampler import BatchSampler, Responses
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.packing import why_plain
 from alignopsd_trl.scoring.prefix_cache import PrefixCache

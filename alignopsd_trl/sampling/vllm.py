@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from alignopsd_trl.chat.reading import Reader
-from alignopsd_trl.rollout import BatchSampler, Continuous, Request, RequestFailed, Response, Responses, SamplerDown
+from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.rollout.sampler import (
+    BatchSampler,
+    Continuous,
+    Request,
+    RequestFailed,
+    Response,
+    Responses,
+    SamplerDown,
+)
 
 _NUMBERS = count()  # an engine needs distinct request names
 

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.patched import patched
+from alignopsd_trl.common.patched import patched
 from alignopsd_trl.scoring.kv_memory import CACHE, POOL, CacheLimits, token_bytes
 from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
 from alignopsd_trl.scoring.ragged import Ragged

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from alignopsd_trl.distributed.strategies import held, part_of, reshard, whole_of
+from alignopsd_trl.common.strategies import held, part_of, reshard, whole_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

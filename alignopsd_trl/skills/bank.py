@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from alignopsd_trl.common.options import near
 from alignopsd_trl.encoder import Encoder
-from alignopsd_trl.options import near
 from alignopsd_trl.skills.rendering import Rendered, Retrieved, render
 from alignopsd_trl.skills.schema import SkillBankError, TaskType, read_content
 

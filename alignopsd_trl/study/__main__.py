@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.common.command import CommandParser
+from alignopsd_trl.common.files import check_folder, full_disk_named
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.runs.command import CommandParser
-from alignopsd_trl.runs.files import check_folder, full_disk_named
 from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:

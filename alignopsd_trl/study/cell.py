@@ -18,13 +18,13 @@ from typing import Any
 import yaml
 from transformers import TrainerCallback
 
-from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.common.files import write_json, write_text
 from alignopsd_trl.launch import evaluate
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.running import run
 from alignopsd_trl.records import write_records
-from alignopsd_trl.runs.files import write_json, write_text
+from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.study import rows
 
 

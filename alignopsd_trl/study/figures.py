@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import SMOOTH, Axes, Figure, MaxNLocator, band, label, panels, rc_context
+from alignopsd_trl.common.statistics import Mean, mean, paired
 from alignopsd_trl.runs.owned import owned
-from alignopsd_trl.statistics import Mean, mean, paired
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
 TITLES = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from alignopsd_trl.runs.files import write_text
+from alignopsd_trl.common.files import write_text
 from alignopsd_trl.runs.markdown import escaped
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.study.figures import difference_figure, save, sensitivity_figure, sweeps, training_figure

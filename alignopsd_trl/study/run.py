@@ -25,9 +25,9 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from alignopsd_trl.common.files import full_disk_named, read_json, write_json
 from alignopsd_trl.launch.machine import processes_of
 from alignopsd_trl.records import write_records
-from alignopsd_trl.runs.files import full_disk_named, read_json, write_json
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.rows import ROWS, collect

@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from alignopsd_trl.common.statistics import Mean, mean, paired, paired_ratio
 from alignopsd_trl.runs.markdown import escaped
-from alignopsd_trl.statistics import Mean, mean, paired, paired_ratio
 
 PHASES = ("rollout", "privileged_thinking", "encoding", "scoring", "credit", "update")
 

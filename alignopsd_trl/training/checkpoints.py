@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
-from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.common.files import full_disk_named
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.runs.checkpoints import (
     LIST_FILE,
     MARK,
@@ -23,14 +24,19 @@ from alignopsd_trl.runs.checkpoints import (
     load_state,
     save_state,
 )
-from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.training.phases import Phases, Seconds
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.policy import TrainedPolicy
+    from alignopsd_trl.training.trl_policy import TrainedPolicy
+
+# Accelerate calls the device of each of several CPU processes cpu:0, and transformers loads the optimiser's state to
+# that name; torch knows the device as cpu alone.
+torch.serialization.register_package(
+    5, lambda storage: None, lambda storage, place: storage if place == "cpu:0" else None
+)
 
 
 @dataclass(eq=False)

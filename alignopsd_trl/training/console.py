@@ -15,10 +15,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from alignopsd_trl.common.progress import WIDE, clear_status
+from alignopsd_trl.common.statistics import Interval, share_of_tasks, surely_apart
 from alignopsd_trl.config import BEST
 from alignopsd_trl.rollout.metrics import SQUARES
-from alignopsd_trl.runs.progress import WIDE, clear_status
-from alignopsd_trl.statistics import Interval, share_of_tasks, surely_apart
 
 BARS = "▁▂▃▄▅▆▇█"
 _MOST = 1e300  # of a value that is drawn, so that sums stay finite

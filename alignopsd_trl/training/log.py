@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from alignopsd_trl.runs.files import full_disk_named, json_line
+from alignopsd_trl.common.files import full_disk_named, json_line
 from alignopsd_trl.runs.state import RUN_FILE
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import TrainerCallback
 from trl.trainer.utils import RepeatSampler
 
-from alignopsd_trl.statistics import spread
+from alignopsd_trl.common.statistics import spread
 
 
 class EpochSampler(RepeatSampler):

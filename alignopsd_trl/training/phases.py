@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.common.progress import duration, show_status
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.distributed.process_group import ProcessGroup
-from alignopsd_trl.runs.progress import duration, show_status
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.policy import TrainedPolicy
+    from alignopsd_trl.training.trl_policy import TrainedPolicy
 
 
 class Phases:

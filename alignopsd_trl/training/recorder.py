@@ -12,13 +12,13 @@ import numpy as np
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
-from alignopsd_trl.chat.conversations import note_of_breaks
-from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.common.files import full_disk_named
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.records import TokenTexts, merge_types, record_schema, trace_types, turn_records, write_records
-from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, rollout_metrics, staleness_metrics
-from alignopsd_trl.runs.files import full_disk_named
+from alignopsd_trl.rollout.conversations import note_of_breaks
+from alignopsd_trl.rollout.metrics import conversation_metrics, privileged_metrics, rollout_metrics, staleness_metrics
+from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.order import round_ends
@@ -28,7 +28,7 @@ from alignopsd_trl.training.trackers import send_table, table_rows
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.policy import TrainerLog
+    from alignopsd_trl.training.trl_policy import TrainerLog
 
 GAP_OF_WON = "teacher/gap_of_won_turns"
 LOST_GAP = 0.01  # nats a token that the gap of won turns lies below 0, and below the first rounds, before a warning

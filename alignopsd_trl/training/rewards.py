@@ -11,16 +11,16 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import nanstd
 
-from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.checks.compatibility import conversation, is_adapted
+from alignopsd_trl.checks.rewards import RewardCheck, RewardError
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.adapters.waiting import settled
 from alignopsd_trl.environments.base import UNREWARDED
-from alignopsd_trl.training.compatibility import conversation, is_adapted
-from alignopsd_trl.training.reward_check import RewardCheck, RewardError
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.policy import TrainedPolicy, TrainerLog
+    from alignopsd_trl.training.trl_policy import TrainedPolicy, TrainerLog
 
 
 def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:

@@ -10,26 +10,21 @@ from typing import Any, NamedTuple
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.reading import Reader, reader_for
+from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
-from alignopsd_trl.privileged import reserved_tokens
-from alignopsd_trl.rollout import (
-    AnySampler,
-    Player,
-    Sampler,
-    SkillSource,
-    episode_seeds,
-    make_player,
-    no_skills,
-)
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player, make_player
+from alignopsd_trl.rollout.prompting import SkillSource, no_skills
+from alignopsd_trl.rollout.reading import Reader, reader_for
+from alignopsd_trl.rollout.sampler import AnySampler, Sampler
+from alignopsd_trl.rollout.siblings import episode_seeds
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
-from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.sampling.backend import HandOver
+from alignopsd_trl.skills.turn_texts import reserved_tokens
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.common.patched import patched
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Method
-from alignopsd_trl.patched import patched
+from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.sampling.snapshot import Snapshot
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.self_check import SelfCheck
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
 from alignopsd_trl.training.phases import Phases
-from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.policy import TrainedPolicy
+    from alignopsd_trl.training.trl_policy import TrainedPolicy
 
 
 @dataclass(eq=False)

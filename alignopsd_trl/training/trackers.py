@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from alignopsd_trl.runs.files import plain
+from alignopsd_trl.common.files import plain
+from alignopsd_trl.common.progress import cut
 from alignopsd_trl.runs.markdown import escaped
-from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.turns import Trajectory
 
 NAME = "trajectories"

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.turns import Turn, TurnBatch
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.policy import TrainedPolicy
+    from alignopsd_trl.training.trl_policy import TrainedPolicy
 
 TARGET = "target/"
 VOCABULARY = "vocabulary_ids"

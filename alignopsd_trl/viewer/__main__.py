@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.common.command import CommandParser
 from alignopsd_trl.runs.state import broken_off
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.runs.files import plain
-from alignopsd_trl.statistics import bootstrap_mean
+from alignopsd_trl.common.files import plain
+from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.viewer.run import Curve, Run
 
 _COMPARED = ["won", "score"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from alignopsd_trl.runs.files import write_bytes
+from alignopsd_trl.common.files import write_bytes
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.viewer.run import Run, step_content
 

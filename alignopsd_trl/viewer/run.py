@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from alignopsd_trl.common.files import json_lines, whole_json
+from alignopsd_trl.common.statistics import share_of_tasks
 from alignopsd_trl.records import read_file, read_records
-from alignopsd_trl.runs.files import json_lines, whole_json
-from alignopsd_trl.statistics import share_of_tasks
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"

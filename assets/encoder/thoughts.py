@@ -19,7 +19,7 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.searchqa import hops
 from alignopsd_trl.environments.webshop.player import HABITS, Page, Request, Shopper, since_opening
 from alignopsd_trl.environments.webshop.trips import KINDS
-from alignopsd_trl.evaluation import evaluate
+from alignopsd_trl.results.play import evaluate
 from assets.tiny_policies import hoppers, housekeepers
 from assets.tiny_policies.demonstrations import episode
 from assets.tiny_policies.situated import SituatedShopper, Situation

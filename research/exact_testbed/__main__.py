@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.progress import track
 
-from alignopsd_trl.runs.files import plain
+from alignopsd_trl.common.files import plain
 from research.exact_testbed.games import Game
 from research.exact_testbed.measuring import measure
 from research.exact_testbed.shopper import ExactShopper, by_weakness, make_games, make_trips

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from alignopsd_trl.common.files import plain
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.report import pooled
 from alignopsd_trl.measure.table import turns_of
-from alignopsd_trl.models import resolve_model
-from alignopsd_trl.runs.files import plain
 from alignopsd_trl.turns import Turn
 from research.pools import measured, short
 from research.rectified.views import Views, ask

@@ -24,12 +24,12 @@ from peft import LoraConfig  # noqa: E402
 from trl.generation import vllm_generation  # noqa: E402
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
+from alignopsd_trl.common.models import resolve_model  # noqa: E402
 from alignopsd_trl.environments import load  # noqa: E402
-from alignopsd_trl.models import resolve_model  # noqa: E402
+from alignopsd_trl.sampling.trl_engine import EngineSampler, awake  # noqa: E402
 from alignopsd_trl.scoring.ragged import Ragged  # noqa: E402
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs  # noqa: E402
-from alignopsd_trl.trl_compat.sampling import EngineSampler, awake  # noqa: E402
-from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer  # noqa: E402
 
 ROUNDS = 3
 TEACHER: dict[str, Any] = {"teacher_model_kind": "base"} if "--base" in FLAGS else {}

@@ -9,12 +9,13 @@ from typing import Any
 from fakes.tool_classes import chat_tokenizer
 from fakes.toy import Scripted
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.privileged import load_source
-from alignopsd_trl.privileged.texts import TurnTexts
-from alignopsd_trl.rollout import Player, episode_seeds
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.siblings import episode_seeds
+from alignopsd_trl.skills.turn_source import load_source
+from alignopsd_trl.skills.turn_texts import TurnTexts
 from alignopsd_trl.turns import Trajectory
 
 START = [{"role": "system", "content": "You play a game."}, {"role": "user", "content": "Guess a number."}]

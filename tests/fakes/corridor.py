@@ -12,12 +12,13 @@ import torch
 from datasets import Dataset
 from fakes.toy import build_model, build_tokenizer
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments.base import Opening, Projection, Step, Suite, TextEnvironment, View
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.rollout import Player, Responses
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.sampler import Responses
 
 LEFT = 0.4  # probability of "left" at every turn of the policy `flips`
 DEPTH = 3

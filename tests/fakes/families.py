@@ -20,7 +20,7 @@ from trl.chat_template_utils import supports_tool_calling
 
 from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.environments.adapters import ToolEnvironment
-from alignopsd_trl.rollout import Responses
+from alignopsd_trl.rollout.sampler import Responses
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,

@@ -13,12 +13,14 @@ from fakes.lockstep_cases import POLICIES, hint
 from fakes.toy import build_model, build_tokenizer, toy_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.models import SHIPPED_MODELS
-from alignopsd_trl.rollout import Continuous, Player, Request, Response, episode_seeds
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.sampler import Continuous, Request, Response
+from alignopsd_trl.rollout.siblings import episode_seeds
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.turns import Trajectory
 

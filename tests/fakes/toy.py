@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment, View
-from alignopsd_trl.rollout import Responses
+from alignopsd_trl.rollout.sampler import Responses
 
 WORDS = (
     "user assistant . : , you are at of go for seek skill hint always pick the largest number history action "

@@ -11,8 +11,8 @@ from fakes.toy import ToyEnvironment, build_model, build_tokenizer, scripted, to
 from transformers import TrainerCallback
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.sampling.trl_engine import EngineBackend
 from alignopsd_trl.trainer import AlignOPSDTrainer
-from alignopsd_trl.trl_compat.sampling import EngineBackend
 
 DEFAULTS = {
     "use_cpu": True,

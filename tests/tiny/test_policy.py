@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 import alignopsd_trl
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.own_task.tiny import CONTEXT, ROLES, tiny_model
+from alignopsd_trl.own_task.warm_start.tiny import CONTEXT, ROLES, tiny_model
 from alignopsd_trl.skills import SkillBank, skill_source
 from assets.tiny_policies import shoppers
 from assets.tiny_policies.curricula import CURRICULA, guidance

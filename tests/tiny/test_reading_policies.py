@@ -9,9 +9,9 @@ import pytest
 from fakes.sweeps import mostly_full
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.evaluation import evaluate
-from alignopsd_trl.models import SHIPPED_MODELS
+from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies import reading
 from assets.tiny_policies.curricula import CURRICULA

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.models import resolve_model
 from alignopsd_trl.skills import SkillBank, skill_source
 from assets.tiny_policies import readers
 from assets.tiny_policies.curricula import CURRICULA, guidance

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from alignopsd_trl.common.options import Positive, PositiveCount, Share, Size, check_options, option
 from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
-from alignopsd_trl.options import Positive, PositiveCount, Share, Size, check_options, option
 
 if TYPE_CHECKING:
     ActionFilter = str

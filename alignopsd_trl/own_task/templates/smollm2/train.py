@@ -6,7 +6,7 @@ from alignopsd_trl.launch.presets import SMOLLM2
 from alignopsd_trl.launch.recipe import main
 from alignopsd_trl.own_task.first_policy import first_policy
 from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.precision import bfloat16_pays
+from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
 
 HERE = Path(__file__).parent
 START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, minutes=6, until_read=0.95)

@@ -1,1 +1,0 @@
-"""Renders prompts, continues dialogues and parses responses."""

@@ -1,0 +1,60 @@
+"""A parser for commands of few arguments: an error that the user can fix ends them with one line and status 2."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from alignopsd_trl.common.options import whole_path
+
+
+def place(text: str) -> Path:
+    """Returns a path of the command line, resolved against the folder where the process started."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; name a file or a folder")
+    return Path(whole_path(text))
+
+
+TRACEBACK = "--traceback"
+"""The argument of every command that shows where an error comes from."""
+
+_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of ``alignopsd COMMAND``; its errors come without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        if found := _CHOICE.search(message):
+            known = [one.strip(" '") for one in found["known"].split(",")]
+            if near := difflib.get_close_matches(found["word"], known, 1):
+                message = f"{message}; did you mean {near[0]!r}?"
+        self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
+
+    def at_least(self, given: argparse.Namespace, least: Mapping[str, int]) -> None:
+        """Ends the process where a given argument is below its minimum."""
+        for name, low in least.items():
+            if (value := getattr(given, name)) is not None and value < low:
+                self.error(f"--{name} {value} must be {low} or more")
+
+    @contextmanager
+    def told(self) -> Generator[None]:
+        """Ends the process with the message of an error that a user can fix: files, values, missing extras."""
+        if TRACEBACK in sys.argv:
+            yield
+            return
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            named = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+            self.exit(2, f"{self.prog}: {named}\n")
+        except (ImportError, ValueError) as error:
+            self.exit(2, f"{self.prog}: {error}\n")

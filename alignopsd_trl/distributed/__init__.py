@@ -1,1 +1,0 @@
-"""The processes of a run, and how the policy is sharded over them."""

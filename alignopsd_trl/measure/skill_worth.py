@@ -1,0 +1,214 @@
+"""What each skill of a bank is worth: success with it alone minus success without any, paired by task.
+
+A skill is played alone on tasks that retrieve it. Left out of its block instead, it would seem worth nothing wherever
+another skill says the same. Skills share the episodes without a skill. After each of `ROUNDS` rounds the skills that
+are decided leave, and the others share the episodes that are left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from alignopsd_trl.common.statistics import for_several
+from alignopsd_trl.measure.ranking import EVERYTHING, Success, successes
+from alignopsd_trl.measure.tree import outcome
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompting import SkillSource, no_skills
+from alignopsd_trl.rollout.siblings import episode_seed, episode_seeds
+from alignopsd_trl.skills import Retrieved, SkillBank, render
+from alignopsd_trl.skills.schema import Mistake, Skill
+
+HARMS, UNTOLD, HELPS = "harms", "not told from none", "helps"
+VERDICTS = (HARMS, UNTOLD, HELPS)
+WHOLE = "the bank"  # all skills that a task retrieves, as many as fit
+PLAIN = 2  # episodes of a task without a skill; several skills share them
+ROUNDS = 3
+FEWEST = 8  # tasks that a verdict needs
+
+Count = Callable[[str], int]
+"""The number of a text's tokens."""
+Asked = tuple[str, str | None, str | None]
+"""What retrieval reads: text, key and data source of a task."""
+Outcomes = dict[str, list[float]]
+"""Task -> the outcomes of its episodes."""
+
+
+@dataclass
+class Bench:
+    """Plays tasks with and without skills.
+
+    Args:
+        player: of the policy; its own skills are not used.
+        rows: the tasks by ``task_id``, in the order of play.
+        slots: episodes side by side.
+        value: what counts, ``"success"`` or ``"reward"``.
+        seed: of the sampling.
+
+    ``plain`` holds outcomes without a skill, ``asked`` what the openings said, ``category`` the tasks' categories,
+    ``failed`` the messages of episodes whose environment failed; they are left out.
+    """
+
+    player: Player
+    rows: Mapping[str, Mapping[str, Any]]
+    slots: int
+    value: str = "success"
+    seed: int = 0
+    plain: Outcomes = field(default_factory=dict)
+    asked: dict[str, Asked] = field(default_factory=dict)
+    category: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    def open(self) -> Bench:
+        """Plays all tasks `PLAIN` times without a skill, and returns itself.
+
+        Raises:
+            ValueError: if every episode fails, or success is unknown.
+        """
+        self.plain = self.play([(task, "", no_skills) for task in self.rows for _ in range(PLAIN)], 0)[""]
+        if not self.plain:
+            raise ValueError(f"no episode could be played; the first: {self.failed[0]}")
+        return self
+
+    def play(self, wanted: Iterable[tuple[str, str, SkillSource]], number: int) -> dict[str, Outcomes]:
+        """Plays one episode for each (task, skill's id, skill). Returns the outcomes by id and task.
+
+        Equal tasks have equal seeds with every skill. All skills are played side by side, as many small batches would
+        take twice the time.
+        """
+        found: dict[str, Outcomes] = defaultdict(lambda: defaultdict(list))
+        early, left = self.value == "success", iter(wanted)
+        torch.manual_seed(episode_seed(self.seed, number) % 2**31)
+        while part := list(islice(left, self.slots)):
+            dealt = _Dealt(part, self.asked)
+            player = replace(self.player, skills=dealt, skills_in_rollout=True, privileged=False, until_lost=early)
+            tasks = [task for task, _, _ in part]
+            seeds = [episode_seeds(task, self.seed, 0) for task in tasks]
+            for one in player.play([self.rows[task] for task in tasks], seeds, tasks):
+                if one.failed:
+                    self.failed.append(one.message)
+                    continue
+                self.category[one.task] = one.category or str(one.row.get("category", ""))
+                found[one.skill_ids[0]][one.task].append(outcome(one, self.value))
+        return found
+
+
+class _Dealt:
+    """Deals each episode its skill. A task's episodes are opened in order; which skill one got stands in its
+    ``skill_ids``, so that an episode that fails at its opening mixes nothing up."""
+
+    reads_row = True
+
+    def __init__(self, part: Iterable[tuple[str, str, SkillSource]], asked: dict[str, Asked]):
+        self._left: dict[str, list[tuple[str, SkillSource]]] = defaultdict(list)
+        self._asked = asked
+        for task, name, skill in part:
+            self._left[task].append((name, skill))
+
+    def __call__(self, text: str, key: str | None, source: str | None, row: Mapping[str, Any]) -> tuple[str, tuple]:
+        self._asked[row["task_id"]] = text, key, source
+        name, skill = self._left[row["task_id"]].pop(0)
+        return skill(text, key, source)[0], (name,)
+
+
+@dataclass
+class Worth:
+    """What one skill is worth, or the whole bank (`WHOLE`).
+
+    Args:
+        text: its line in the prompt.
+        tokens: of this line; of the blocks on average for the bank.
+        source: shows it and nothing else.
+        retrieved: the tasks that retrieve it, in the order of play.
+        shown: how many of their blocks have room for it.
+
+    ``outcomes`` are of the episodes with it, ``success`` of all tasks played and by category.
+    """
+
+    id: str
+    text: str
+    tokens: float
+    source: SkillSource = field(repr=False)
+    retrieved: Sequence[str] = field(repr=False)
+    shown: int
+    outcomes: Outcomes = field(default_factory=dict, repr=False)
+    success: dict[str, Success] = field(default_factory=dict)
+    verdict: str = UNTOLD
+    played: int = 0
+
+    @property
+    def lift(self) -> float:
+        return self.success[EVERYTHING].lift.value if self.success else 0.0
+
+    def next_tasks(self, share: int) -> Sequence[str]:
+        return self.retrieved[self.played :][:share] if self.verdict == UNTOLD else ()
+
+    def judge(self, bench: Bench, looks: int) -> None:
+        """Computes success, and the verdict by the lift's interval, widened for ``looks`` intervals."""
+        highest = 1.0 if bench.value == "success" else float("inf")
+        self.success = successes(bench.plain, self.outcomes, bench.category, highest)
+        if self.success and (tasks := self.success[EVERYTHING].tasks) >= FEWEST:
+            lift = for_several(self.success[EVERYTHING].lift, looks, tasks)
+            self.verdict = HELPS if lift.low > 0 else HARMS if lift.high < 0 else UNTOLD
+
+
+def worths(bank: SkillBank, asked: Mapping[str, Asked], count: Count, budget: int) -> list[Worth]:
+    """Lists the bank as a whole and its skills, before any is played."""
+
+    def block(text: str, key: str | None, source: str | None) -> tuple[str, tuple[str, ...]]:
+        shown = bank.block(text, key, source, count, budget)
+        return shown.text, shown.ids
+
+    found = {task: bank.retrieve(*one).ids for task, one in asked.items()}
+    blocks = [block(*one) for one in asked.values()]
+    items = [*bank.general, *(skill for kind in bank.task_types for skill in kind.skills), *bank.mistakes]
+    tokens = sum(count(text) for text, _ in blocks) / max(len(blocks), 1)
+    listed = [Worth(WHOLE, f"{len(items)} skills", tokens, block, list(asked), len(asked))]
+    for item in items:
+        tasks, shown = [task for task, ids in found.items() if item.id in ids], [item.id in ids for _, ids in blocks]
+        listed.append(Worth(item.id, item.line[2:], count(item.line), alone(item, count, budget), tasks, sum(shown)))
+    return listed
+
+
+def alone(item: Skill | Mistake, count: Count, budget: int) -> SkillSource:
+    """Shows one skill for every task."""
+    one = Retrieved((), (), (), (), (item,)) if isinstance(item, Mistake) else Retrieved((), (item,), (0.0,), (), ())
+    text = render(one, count, budget).text
+    return lambda task_text, task_key, data_source: (text, (item.id,))
+
+
+def unnamed(bank: SkillBank, asked: Mapping[str, Asked]) -> list[str]:
+    """Returns the tasks that retrieve nothing of their own: no type of the bank has their key, their source or a word
+    of theirs, so that the encoder or the order of the file chooses."""
+
+    def named(text: str, key: str | None, source: str | None) -> bool:
+        return any(
+            key in (kind.key, *kind.match.task_key)
+            or source in kind.match.data_sources
+            or any(word.lower() in text.lower() for word in kind.match.keywords)
+            for kind in bank.task_types
+        )
+
+    return [task for task, one in asked.items() if not named(*one)]
+
+
+def measure(bench: Bench, listed: Sequence[Worth], episodes: int, told: Callable[[str], None] = print) -> list[Worth]:
+    """Plays the skills, ``episodes`` in all, and returns them with what they are worth, harmful ones first."""
+    left = episodes
+    for number in range(1, ROUNDS + 1):
+        undecided = [one for one in listed if one.next_tasks(1)]
+        share = left // (ROUNDS + 1 - number) // max(len(undecided), 1)
+        wanted = [(task, one.id, one.source) for one in undecided for task in one.next_tasks(share)]
+        found = bench.play(wanted, number)
+        for one in undecided:
+            one.played += len(one.next_tasks(share))
+            one.outcomes |= found[one.id]
+            one.judge(bench, ROUNDS * len(listed))
+        left -= len(wanted)
+        told(f"round {number} of {ROUNDS}: {sum(one.verdict != UNTOLD for one in listed)} of {len(listed)} decided")
+    return sorted(listed, key=lambda one: (VERDICTS.index(one.verdict), one.lift))

@@ -1,0 +1,1 @@
+"""What would ruin a run on a task, found without a policy: ``alignopsd check TASK``."""

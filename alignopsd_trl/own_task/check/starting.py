@@ -1,0 +1,111 @@
+"""Checks of a task without a policy: all rows open, unknown actions are refused, episodes repeat themselves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.checks.tasks import FAILED_RESET, content, seeded
+from alignopsd_trl.environments.alike import difference
+from alignopsd_trl.environments.base import Failure, Opening, Step
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.own_task.playing import SLOTS, PlayedEpisode, native_message
+from alignopsd_trl.own_task.task import Task
+from alignopsd_trl.rollout.prompting import SkillSource, skill_of
+
+REPEATED = 3  # episodes whose actions siblings play again
+UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
+SECONDS = 30.0  # after which no more tasks are opened
+
+Row = Mapping[str, Any]
+Opened = list[tuple[Row, Opening | Failure]]
+
+
+def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
+    """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
+    slots, end, opened = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS, list[Any]()
+    with closing(open_batch(task.suite.factory, slots, time_limit, here=True)) as batch:
+        for first in range(0, len(rows), slots):
+            part = rows[first : first + slots]
+            opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)
+            if time.monotonic() > end:
+                break
+    return opened
+
+
+def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator[Finding]:
+    """Yields findings about tasks that don't open, skills that fail, tasks that are one, categories that no row names,
+    and tasks left out for lack of time."""
+    closed = [(row, one) for row, one in opened if isinstance(one, Failure)]
+    asked = [(row, skill_of(skills, one, row)) for row, one in opened if isinstance(one, Opening)]
+    yield from _failed(FAILED_RESET, closed, len(opened), "mend reset()")
+    unskilled = [(row, one) for row, one in asked if isinstance(one, Failure)]
+    yield from _failed("skill", unskilled, len(asked), "mend it there, or give '' for no skill")
+    if len(opened) < len(rows):
+        yield Finding("tasks", f"{len(opened)} of {len(rows)} tasks were opened in {SECONDS:g} s", ruins=False)
+    shown = {(one.observation, one.task_text) for _, one in opened if isinstance(one, Opening)}
+    if len(rows) > 1 and len(shown) == 1 and len({content(row) for row in rows}) == 1:
+        yield Finding(
+            "tasks",
+            f"all {len(rows)} tasks are one: their columns are equal and they open alike; the columns must differ, or "
+            "reset() draw from 'seed'",
+            ruins=False,
+        )
+    kinds = {one.category for _, one in opened if isinstance(one, Opening)}
+    if len(kinds) > 1 and "category" not in rows[0]:
+        yield Finding(
+            "category",
+            f"tasks open in {len(kinds)} categories, which no row names; give the rows a column category, so that "
+            "spread_categories can give each round its share of each",
+            ruins=False,
+        )
+
+
+def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remedy: str) -> Iterator[Finding]:
+    if failed:
+        row, failure = failed[0]
+        text = f"{len(failed)} of {tried} tasks failed, the first {row['task_id']!r} with: {failure.message}; {remedy}"
+        yield Finding(about, text)
+
+
+def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding]:
+    """Executes unknown actions, such as an untrained policy writes; yields a finding if one is not refused."""
+    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
+        native = getattr(batch.prompt, "native", False)
+        for action in UNKNOWN:
+            (opening,) = batch.reset([0], [seeded(batch, row)])
+            if isinstance(opening, Failure):
+                return
+            (step,) = batch.step([0], [json.dumps(native_message(action)[0]) if native else action])
+            text, ruins = _unrefused(step, offers=bool(opening.admissible))
+            if text:
+                yield Finding("action", f"step({action!r}), which is no action, {text}", ruins)
+                return
+
+
+def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
+    """Returns the fault in an unknown action's step, and whether it ruins a run; an empty text if it is refused."""
+    if isinstance(step, Failure):
+        return f"failed with {step.message}; answer any string, with valid=False; an agent's error: loses=(...)", True
+    if offers and (step.reward > 0 or step.won):
+        return f"got the reward {step.reward:g} and won={step.won}; give nothing for it, with valid=False", True
+    if offers and step.valid:
+        return "counts as valid; return Step(valid=False), so that the log counts it", False
+    return "", False
+
+
+def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
+    """Lets siblings play the actions of some episodes again; yields a finding if anything differs."""
+    first = {one.row["task_id"]: one for one in reversed(played) if one.turns}
+    some = [*first.values()][-REPEATED:]
+    if not some:
+        return
+    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
+        scripts = [(seeded(batch, one.row), [turn.action for turn in one.turns]) for one in some]
+    found = difference(task.suite.factory, scripts, time_limit, lambda row: row["task_id"])
+    if found is not None:
+        yield Finding(found.about, found.text)

@@ -1,0 +1,249 @@
+"""Checks a task, without a policy, for problems that would ruin a run."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import Opening
+from alignopsd_trl.environments.loading import find_module
+from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
+from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
+from alignopsd_trl.own_task.check.round_seconds import round_seconds
+from alignopsd_trl.own_task.demonstrations import skills_of, texts_of
+from alignopsd_trl.own_task.options import FRESH, TIME_LIMIT
+from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
+from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
+from alignopsd_trl.own_task.task import Task, find_task
+from alignopsd_trl.own_task.warm_start.agreement import VIEWS
+from alignopsd_trl.own_task.warm_start.tiny import tiny_tokenizer
+from alignopsd_trl.own_task.warm_start.tokenizer import WordCount
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.prompting import SkillSource, no_skills
+from alignopsd_trl.rollout.prompts import Renderer, text_of
+from alignopsd_trl.skills import SkillBank, load_skills
+
+OPENED = 128  # tasks whose skills are looked up in a bank
+
+
+@dataclass
+class Report:
+    """The findings of a check, and the facts that it prints."""
+
+    findings: list[Finding] = field(default_factory=list)
+    success: dict[str, str] = field(default_factory=dict)
+    rewards: str = ""
+    prompt: str = ""
+    answer: str = ""
+    tokens: dict[str, int] = field(default_factory=dict)
+    max_prompt_length: int = 0
+    round: str = ""
+
+    @property
+    def ruined(self) -> bool:
+        return any(one.ruins for one in self.findings)
+
+    def told(self) -> str:
+        """Returns the report as text: the first prompt, the results of play, one line per finding."""
+        lines = []
+        if self.prompt:
+            lines += ["A first prompt, as the policy will read it:", self.prompt, ""]
+            lines += ["and the answer:", self.answer, ""] if self.answer else []
+            shown = sum(self.tokens.values()) - self.tokens["answer"]
+            lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
+        lines += [f"{who}: {what}" for who, what in self.success.items()]
+        lines += [self.round] if self.round else []
+        lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
+        return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check_task(
+    task: str | Task,
+    *,
+    episodes: int = 16,
+    player: str | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    model: str | None = None,
+    max_prompt_length: int | None = None,
+    max_completion_length: int | None = None,
+    skill_bank: Any = None,
+    encoder: str = "lexical",
+    time_limit: float = TIME_LIMIT,
+    seed: int = 0,
+    stage: Callable[[str], None] = lambda name: None,
+) -> Report:
+    """Checks a task by random play and its scripted player, if there is one, until their difference is known.
+
+    Args:
+        task: a task, or its name as on the command line.
+        episodes: smallest number of episodes of each player.
+        player: ``MODULE:FUNCTION``; by default ``<task>_player:play`` if it exists.
+        tokenizer: the policy's; by default that of a `tiny` policy for the task's words.
+        model: measures with this policy what a round takes; nothing by default.
+        max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
+        time_limit: seconds that one call of the environment may take.
+        stage: called with the name of each stage when it begins.
+
+    Raises:
+        ValueError: if the task can't be checked.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    rows, report = task.rows("train"), Report()
+    shuffled = random.Random(seed).sample(rows, len(rows))
+    check_room(task.suite.factory, shuffled[:episodes], time_limit)
+    add = report.findings.extend
+    stage("rows and resets")
+    add(_splits(task, rows))
+    add(starts(task.suite.factory, shuffled, time_limit))
+    add(starting.unknown_actions(task, shuffled[0], time_limit))
+    limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
+    skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
+    actors = _actors(task, player, seed, report)
+
+    def part(who: str, some: Sequence[Any]) -> list[PlayedEpisode]:
+        stage(who)
+        return _play(task, some, actors[who], skills, time_limit, report)
+
+    played = contest.play_on(part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes)
+    seen = [one for part in played.values() for one in part]
+    _tell(played, report)
+    stage("findings and replays")
+    _judge(task, played, seen, time_limit, report)
+    stage("openings and skills")
+    opened = starting.open_all(task, shuffled, time_limit)
+    add(starting.faults(rows, opened, no_skills if isinstance(bank, SkillBank) else skills))  # a bank's code is ours
+    if bank is not None:
+        add(outcomes.retrieval(task, bank, seen, [one for _, one in opened if isinstance(one, Opening)][:OPENED]))
+    if seen := [one for one in seen if one.turns]:
+        stage("prompts")
+        tokenizer = tokenizer or tiny_tokenizer(texts_of(task, seen))
+        answer = task.limit("max_completion_length", max_completion_length)
+        scripted = [one for one in played.get(PLAYER, ()) if one.turns]
+        add(outcomes.prompts(task, tokenizer, scripted or seen, limit, answer))
+        renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
+        add(wording.unshown(renderer, scripted))
+        add(wording.uncopied(renderer, scripted))
+        add(wording.other_form(scripted))
+        _show(renderer, (scripted or seen)[0], report)
+        if model not in (None, FRESH):
+            stage("seconds of a round")
+            turns = statistics.mean(len(one.turns) for one in scripted or seen)
+            answer, skill = report.tokens["answer"], report.tokens["skill"]
+            prompt = sum(report.tokens.values()) - answer - skill
+            report.round = round_seconds(model, prompt, answer, turns, task.preset)
+    report.findings = list(dict.fromkeys(report.findings))
+    return report
+
+
+def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yields findings about training and panel (evaluation set) tasks, which an adapted class may have in common."""
+    try:
+        panel = list(task.suite.panel(task.preset.get("panel", "test")))
+    except Exception as error:  # foreign code
+        yield Finding("panel", f"panel('test') failed with {type(error).__name__}: {error}; mend panel()")
+        return
+    adapted = task.name == task.suite.name and not task.preset
+    same = adapted and [row["task_id"] for row in rows] == [row["task_id"] for row in panel]
+    yield from splits(rows, () if same else panel)
+
+
+def _judge(
+    task: Task, played: contest.Played, episodes: Sequence[PlayedEpisode], time_limit: float, report: Report
+) -> None:
+    """Adds findings about all played episodes to the report."""
+    report.findings += [
+        *outcomes.failures(episodes),
+        *outcomes.rewards(episodes),
+        *outcomes.victories(played[RANDOM]),
+        *outcomes.paid_twice(episodes),
+        *contest.findings(played),
+        *outcomes.ends(episodes, task.suite.factory().max_turns),
+        *outcomes.seconds(episodes, time_limit),
+        *outcomes.actions(played),
+    ]
+    if not any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings):
+        report.findings += starting.repeats(task, episodes, time_limit)
+
+
+def _skills(
+    task: Task, tokenizer: Any, limit: int, skill_bank: Any, encoder: str, report: Report
+) -> tuple[SkillSource, Any]:
+    """Returns the skill source and the bank; `no_skills` and `None` if there is no bank or it can't be read."""
+    name = skill_bank or task.preset.get("skill_bank") or task.suite.skill_bank
+    if not name:
+        report.findings.append(
+            Finding(
+                "skill", "the task names no skill bank; methods with a teacher need one (grpo needs none)", ruins=False
+            )
+        )
+        return no_skills, None
+    try:
+        bank = load_skills(name, load_encoder(encoder), task.rows("train")[0].keys())
+        return skills_of(task, tokenizer or WordCount(), limit, name, encoder), bank
+    except ValueError as error:
+        report.findings.append(Finding("skill", str(error).replace("\n", "; ")))
+        return no_skills, None
+
+
+def _actors(task: Task, player: str | None, seed: int, report: Report) -> dict[str, Actor]:
+    actors: dict[str, Actor] = {RANDOM: AtRandom(random.Random(seed))}
+    if player is None and find_module(f"{task.name}_player") is None:
+        return actors
+    try:
+        actors[PLAYER] = Scripted(scripted(task.name, player), random.Random(seed))
+    except PlayerError as error:
+        report.findings.append(Finding("player", str(error)))
+    return actors
+
+
+def _play(
+    task: Task, rows: Sequence[Any], actor: Actor, skills: SkillSource, time_limit: float, report: Report
+) -> list[PlayedEpisode]:
+    """Plays episodes, every second one with the skill; returns an empty list if the player fails."""
+    try:
+        return play(task.suite.factory, rows, actor, skills=skills, time_limit=time_limit)
+    except PlayerError as error:
+        report.findings.append(Finding("player", str(error)))
+    return []
+
+
+def _tell(played: contest.Played, report: Report) -> None:
+    """Adds the results of play to the report."""
+    report.success = {who: _success(part, who == PLAYER) for who, part in played.items()}
+    if found := contest.difference(played):
+        report.success["difference in reward"] = f"{found:+.3g}"
+    report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
+
+
+def _success(episodes: Sequence[PlayedEpisode], reads: bool) -> str:
+    if not episodes:
+        return "not played"
+    won = "unknown how many" if all(one.won is None for one in episodes) else sum(bool(one.won) for one in episodes)
+    kinds = {name: [one.reward for one in episodes if one.skilled is kind] for name, kind in VIEWS.items()}
+    apart = ", ".join(f"{statistics.mean(part):.3g} {name}" for name, part in kinds.items() if part)
+    apart = f" ({apart})" if reads and any(one.skill for one in episodes) else ""
+    return (
+        f"{won} of {len(episodes)} won, reward {statistics.mean(one.reward for one in episodes):.3g} on average{apart}"
+    )
+
+
+def _show(renderer: Renderer, episode: PlayedEpisode, report: Report) -> None:
+    """Adds the first prompt, its answer, and their tokens with the skill to the report."""
+    turn = episode.turns[0]
+    report.prompt, report.answer = text_of(renderer.show(turn.view, "")), turn.response
+    report.tokens = wording.parts(renderer, episode, turn)
+
+
+def _listed(tokens: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in tokens.items() if count)

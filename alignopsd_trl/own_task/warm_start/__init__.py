@@ -1,0 +1,1 @@
+"""A first policy from demonstrations: ``alignopsd warm_start TASK``."""

@@ -1,0 +1,67 @@
+"""Demonstrated dialogues (``history="conversation"``): an episode as one row, and its token ids for training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from alignopsd_trl.environments.base import Chat, Message
+from alignopsd_trl.own_task.playing import PlayedEpisode
+from alignopsd_trl.rollout.conversations import Conversation
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.prompts import Renderer, messages_of, tools_of
+
+
+def play_options(preset: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a recipe's settings that are fields of `PlayOptions`."""
+    return {name: preset[name] for name in PlayOptions.names() if name in preset}
+
+
+def converses(preset: Mapping[str, Any]) -> bool:
+    """Returns whether a recipe's policy reads the whole dialogue of an episode."""
+    return preset.get("history") == "conversation"
+
+
+def dialogue(episode: PlayedEpisode, renderer: Renderer) -> tuple[dict[str, Any], int]:
+    """Returns the first prompt of an episode and the responses and replies after it as conversational columns, and the
+    number of turns that are left out since their prompt is too long."""
+    fitted = renderer.fit([episode.turns[0].view], [episode.skill])[0]
+    if fitted is None:
+        return {}, len(episode.turns)
+    opening = fitted.shown if episode.skilled else renderer.show(fitted.view, "")
+    begun, tools, said = messages_of(opening), tools_of(opening), list[Message]()
+    for number, turn in enumerate(episode.turns):
+        asked = [*said, *messages_of(renderer.reply(turn.view))] if number else []
+        if len(renderer.encode([Chat([*begun, *asked], tools)])[0]) > renderer.max_length:
+            break
+        said = [*asked, {"role": "assistant", "content": turn.response}]
+    kept = sum(one["role"] == "assistant" for one in said)
+    return {"prompt": begun, "completion": said} | ({"tools": tools} if tools else {}), len(episode.turns) - kept
+
+
+def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields rows of ``input_ids`` and ``completion_mask``, which marks the responses: one row, and another wherever
+    the chat template rewrites what was said before.
+
+    Args:
+        row: with the columns of `dialogue`.
+        tokenizer: the policy's, whose ``eos_token`` ends a response.
+        preset: the recipe's settings.
+    """
+    nobody: Any = None  # prompts are rendered already
+    renderer, end = Renderer(tokenizer, nobody, PlayOptions(**play_options(preset))), tokenizer.eos_token_id
+    opening = Chat(row["prompt"], row.get("tools") or ())
+    talk = Conversation(renderer, opening, renderer.encode([opening])[0])
+    ids, mask, rest = list[int](), list[int](), list(row["completion"])
+    while rest:
+        if talk.ids[: len(ids)] != ids:
+            yield {**row, "input_ids": ids, "completion_mask": mask}
+            ids, mask = [], []
+        response = [*renderer.tokens(rest[0]["content"], talk.ids), end]
+        mask += [0] * (len(talk.ids) - len(ids)) + [1] * len(response)
+        ids = [*talk.ids, *response]
+        later = next((place for place, one in enumerate(rest) if place and one["role"] == "assistant"), len(rest))
+        reply, rest = rest[1:later], rest[later:]
+        if rest:
+            talk.go_on(response, Chat(reply), [end])
+    yield {**row, "input_ids": ids, "completion_mask": mask}

@@ -1,0 +1,217 @@
+"""The model card of a run, from its ``results.json`` alone: results, settings, and the command that plays it.
+
+A trainer that was made in Python has no such file; `sharing.facts` returns the same content, as far as it is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from alignopsd_trl.results.summary import Estimate
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.runs.markdown import escaped
+from alignopsd_trl.runs.provenance import is_shipped
+from alignopsd_trl.skills import skill_budget
+
+TEMPLATES = Environment(
+    loader=PackageLoader("alignopsd_trl.results", "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.filters |= {"shown": escaped, "text": json.dumps}
+"""``shown``: foreign text in Markdown; ``text``: a string of Python, in code."""
+_WITHOUT_MEANING = frozenset(  # paths and names of a run: no settings of the method
+    "output_dir run_name logging_dir report_to push_to_hub hub_model_id hub_token hub_strategy resume_from_checkpoint "
+    "overwrite_output_dir model_init_kwargs disable_tqdm save_total_limit save_steps logging_steps seed debug "
+    "accelerator_config dataloader_pin_memory include_for_metrics".split()
+)
+
+
+def model_card(
+    results: Mapping[str, Any],
+    name: str,
+    licence: str | None = None,
+    place: str | None = None,
+    base_model: str | None = None,
+) -> str:
+    """Returns the text of ``README.md``, front matter included.
+
+    Args:
+        results: content of ``results.json``.
+        name: name of the model.
+        licence: licence id of the weights; by default the run's ``licence``, and for a policy that comes with the
+            package the package's. Without one the card names the base model's licence.
+        place: source to load the model from, a repository's id or a folder; ``name`` by default.
+        base_model: hub id of the base, where the run loaded it from a folder.
+    """
+    base = base_model or results["model"]["name"]
+    checksum = results["model"].get("checksum")
+    licence = licence or results["recipe"].get("licence") or ("apache-2.0" if is_shipped(base) else None)
+    options = play_options(results)
+    data = ModelCardData(
+        model_name=name,
+        license=licence,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        base_model=base if is_hub_id(base) else None,
+        base_model_relation="adapter" if is_hub_id(base) and results.get("adapter") else None,
+        tags=["trl", "align-opsd", results["config"]["method"], *filter(None, [results["recipe"]["environment"]])],
+        eval_results=list(evaluation_results(results)),
+        ignore_metadata_errors=False,
+    )
+    body = TEMPLATES.get_template("model_card.md.jinja").render(
+        name=name,
+        place=place or name,
+        base=base if is_hub_id(base) else Path(base).name,  # a local folder's name, without its path
+        own=", which comes with the package" if is_shipped(base) else "",
+        checksum=checksum if checksum != base else None,
+        licence=licence,
+        results=results,
+        changed=results.get("changed") or {},
+        rows=list(result_rows(results)) if results["after"] else [],
+        settings=json.dumps(changed_settings(results["config"]), indent=2, sort_keys=True),
+        command=evaluation_command(results, place or name),
+        environment_options=_arguments(json.loads(results["recipe"].get("environment_options") or "{}")),
+        panel=results["recipe"]["panel"] or "test",
+        skills=skill_lines(results),
+        options=_arguments(options),
+        paper=paper(),
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+
+
+def paper() -> str:
+    """Returns the method's paper as ``CITATION.cff`` has it: authors, title, year and, where known, the address."""
+    found = yaml.safe_load((files("alignopsd_trl.results") / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = found["preferred-citation"]
+    authors = ", ".join(f"{one['given-names']} {one['family-names']}" for one in cited["authors"])
+    return ", ".join([authors, f"*{cited['title']}*", str(cited["year"]), *filter(None, [cited.get("url")])])
+
+
+def _arguments(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def is_hub_id(name: str) -> bool:
+    """Returns whether a model's name can be one on the Hub (``owner/name``) and is no local folder."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
+
+
+def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
+    """Yields success and score for the card's ``model-index``, after training and before, of all tasks and by category;
+    each with panel (evaluation set) and checksum."""
+    categories = ("all", *results["after"]["categories"]) if results["after"] else ()
+    for category, when, kind in product(categories, ("after", "before"), ("success", "score")):
+        result = results.get(when)
+        if not result or math.isnan((estimate := _estimate(result, category, kind)).mean):
+            continue
+        one = f", {category}" if category != "all" else ""
+        facts = {"panel": result["panel"], "checksum": result["checksum"], "episodes": estimate.episodes}
+        yield EvalResult(
+            task_type="reinforcement-learning",
+            dataset_type=result["environment"],
+            dataset_name=f"{result['environment']}, panel {result['panel']}{one}",
+            dataset_config=category,
+            dataset_args=facts,
+            metric_type=("success_rate" if kind == "success" else "score") + ("_before" if when == "before" else ""),
+            metric_name=f"{kind} {when} training, %{estimate.interval}",
+            metric_value=round(estimate.mean, 2),
+        )
+
+
+def result_rows(results: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Yields one row a category and one for all: success and score before and after, in percent with 95 % intervals."""
+    for category in ("all", *results["after"]["categories"]):
+        row = {"category": category, "episodes": str(_estimate(results["after"], category, "success").episodes)}
+        for when, kind in product(("before", "after"), ("success", "score")):
+            result = results.get(when)
+            row[f"{kind}_{when}"] = str(_estimate(result, category, kind)) if result else "not measured"
+        yield row
+
+
+def _estimate(result: Mapping[str, Any], category: str, kind: str) -> Estimate:
+    """Returns the estimate of ``success`` or ``score``, of all tasks or of one category."""
+    return Estimate.of((result if category == "all" else result["categories"][category])[kind])
+
+
+def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run that differ from the defaults of `AlignOPSDConfig`, without tokens."""
+    from alignopsd_trl.config import AlignOPSDConfig
+
+    defaults = {one.name: one.default for one in dataclasses.fields(AlignOPSDConfig)}
+    return {
+        name: value
+        for name, value in config.items()
+        if name in defaults
+        and name not in _WITHOUT_MEANING
+        and not name.endswith("_token")
+        and value != defaults[name]
+        and value not in (None, {})
+    }
+
+
+_AS_EVALUATED = {  # the defaults of `evaluate`
+    **{"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0},
+    **PlayOptions.usual(),
+}
+
+
+def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that make `evaluate` play as the card's evaluation did; leaves out its defaults."""
+    config, after = results["config"], results["after"]
+    wanted = {
+        "temperature": after["temperature"] if after else config.get("eval_temperature", 0.4),
+        "seed": after["seed"] if after else 0,
+        "max_prompt_length": config["max_prompt_length"],
+        "max_completion_length": config["max_completion_length"],
+    }
+    others = {name: usual for name, usual in _AS_EVALUATED.items() if name not in wanted}
+    return wanted | {name: config[name] for name, usual in others.items() if config.get(name, usual) not in (usual, {})}
+
+
+def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns bank, encoder and budget of an evaluation with skills in its prompt."""
+    if not (results["after"] and results["after"]["skills"]):
+        return None
+    recipe, config = results["recipe"], results["config"]
+    bank = recipe.get("skill_bank") or results["skill_bank"]["name"]
+    tokens = config.get("skill_tokens") or skill_budget(config["max_prompt_length"])
+    return {"bank": bank, "encoder": recipe["encoder"], "tokens": tokens}
+
+
+def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
+    """Returns the command that plays the card's panel again; `None` for an environment without a name."""
+    recipe, skills = results["recipe"], skill_lines(results)
+    if not recipe["environment"]:
+        return None
+    parts = [
+        f"alignopsd evaluate --model {shlex.quote(place)} --environment {shlex.quote(recipe['environment'])}",
+        f"--panel {shlex.quote(recipe['panel'] or 'test')}",
+    ]
+    for name, value in play_options(results).items():
+        words = [json.dumps(value)] if isinstance(value, dict) else value if isinstance(value, list) else [str(value)]
+        parts.append(f"--{name} {shlex.join(words)}")
+    if recipe.get("environment_options"):
+        parts.append(f"--environment_options {shlex.quote(recipe['environment_options'])}")
+    if recipe.get("panel_limit"):
+        parts.append(f"--limit {recipe['panel_limit']}")
+    if skills:
+        parts.append(f"--skills --skill_bank {shlex.quote(skills['bank'])} --skill_tokens {skills['tokens']}")
+        parts.append(f"--encoder {shlex.quote(skills['encoder'])}")
+    lines = textwrap.wrap(" ".join(parts), 108, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines)

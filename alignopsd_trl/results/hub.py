@@ -1,0 +1,181 @@
+"""Pushes a run to the Hub: model, tokenizer, results and card in one commit; trajectories as a separate data set.
+
+A failed push loses nothing: everything is already in the run's folder, and the error names the command that
+pushes again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
+
+from alignopsd_trl.common.files import read_json
+from alignopsd_trl.results.card import model_card
+from alignopsd_trl.results.dataset_card import write_dataset
+from alignopsd_trl.runs.sizes import SIZES_FILE
+
+ADAPTER = "adapter_config.json"
+OF_A_MODEL = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    ADAPTER,
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.jinja",
+    "*.py",
+)
+OF_A_RUN = (*OF_A_MODEL, SIZES_FILE, "README.md", "results.json", "evaluation_*.json")
+"""Files that go into the model's repository. All others in a run's folder (trajectories, the viewer's pages, a
+tracker's files, pickled arguments, your notes) stays there."""
+
+
+class PushFailed(RuntimeError):
+    """Raised if a push fails; the run's folder is whole and can be pushed again."""
+
+
+def push_run(
+    folder: str | os.PathLike,
+    repository: str,
+    token: str | None = None,
+    private: bool | None = None,
+    licence: str | None = None,
+    base_model: str | None = None,
+) -> str:
+    """Uploads a run's model, tokenizer, results and card as one commit.
+
+    Args:
+        folder: output folder of a finished run.
+        repository: id of the model's repository; created if it does not exist.
+        token: token of the Hub; the stored login by default.
+        private: makes a new repository private.
+        licence: licence id of the weights, for the card; the run's by default.
+        base_model: Hub id of an adapter's base, where the run loaded it from a folder.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        FileNotFoundError: if the run isn't finished.
+        PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
+    """
+    folder = _finished(folder)
+    again = f"alignopsd push {folder} {shlex.quote(repository)}"
+    instead = partial(_card, licence, base_model)
+    return str(push_files(folder, repository, again, token, private, OF_A_RUN, instead, base_model).commit_url)
+
+
+def push_trajectories(
+    folder: str | os.PathLike, repository: str, token: str | None = None, private: bool | None = None
+) -> str:
+    """Uploads a run's trajectories as a data set with the configurations ``turns`` and ``episodes``, as one commit.
+
+    Args, Returns, Raises: as `push_run`; ``repository`` is a data set's.
+    """
+    folder = _finished(folder)
+    again = f"alignopsd push {folder} --trajectories {shlex.quote(repository)}"
+    with tempfile.TemporaryDirectory() as made:
+        write_dataset(folder, Path(made))
+        return str(push_files(Path(made), repository, again, token, private, kind="dataset").commit_url)
+
+
+def _finished(folder: str | os.PathLike) -> Path:
+    folder = Path(folder)
+    if read_json(folder / "results.json") is None:
+        raise FileNotFoundError(f"no finished run in {folder}: it has no results.json; resume the run first")
+    return folder
+
+
+def _card(licence: str | None, base_model: str | None, folder: Path, repository: str) -> dict[str, bytes]:
+    """Returns the card for the repository, which loads the model by the repository's id; a card that was edited by hand
+    stays as it is."""
+    results = read_json(folder / "results.json")
+    hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
+    written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
+    edited = (folder / "README.md").is_file() and (folder / "README.md").read_text(encoding="utf-8") != written
+    return {} if edited else {"README.md": model_card(results, repository, licence, base_model=base_model).encode()}
+
+
+def push_files(
+    folder: Path,
+    repository: str,
+    again: str,
+    token: str | None = None,
+    private: bool | None = None,
+    patterns: Sequence[str] = ("**/*",),
+    instead: Callable[[Path, str], Mapping[str, bytes]] = lambda folder, repository: {},
+    base_model: str | None = None,
+    kind: str = "model",
+    **options: Any,
+) -> CommitInfo:
+    """Uploads files of a folder as one commit; creates the repository if it does not exist.
+
+    Args:
+        folder, repository:
+            Source and target.
+        again: remedy after a failure, for the message.
+        token, private: as in `push_run`.
+        patterns: names of the files to upload, directly in the folder; all files by default.
+        instead: maps the folder and the repository's whole id to contents that replace files.
+        base_model: Hub id of an adapter's base, in place of the one that its config names.
+        kind: ``"model"`` or ``"dataset"``.
+        options:
+            Passed to ``HfApi.create_commit``.
+
+    Raises:
+        PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
+    """
+    api = HfApi(token=token)
+    files: dict[str, Any] = {path.relative_to(folder).as_posix(): path for path in _files(folder, patterns)}
+    files |= _adapter(files, base_model, repository)
+    message = options.pop("commit_message", "Run of AlignOPSD")
+    try:
+        name = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True).repo_id
+        added = [CommitOperationAdd(path, content) for path, content in (files | dict(instead(folder, name))).items()]
+        return api.create_commit(name, added, commit_message=message, repo_type=kind, **options)
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        for secret in filter(None, (token, get_token())):
+            reason = reason.replace(secret, "(token)")
+        if not (token or get_token()):
+            reason = "there is no token of the Hub; run hf auth login, set HF_TOKEN or pass --token"
+        elif isinstance(error, HTTPError | ConnectionError) and not isinstance(error, HfHubHTTPError):  # no reply
+            reason = f"{api.endpoint} can't be reached ({reason}); check the network, or set HF_ENDPOINT"
+        raise PushFailed(
+            f"nothing was pushed to {repository!r}: {reason}. The run is whole; push again: {again}"
+        ) from error
+
+
+def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str) -> dict[str, bytes]:
+    """Returns the config of an adapter with its base, which must be on the Hub."""
+    if ADAPTER not in files:
+        return {}
+    config = read_json(files[ADAPTER])
+    base = base_model or config["base_model_name_or_path"]
+    if Path(base).is_dir():
+        raise PushFailed(
+            f"nothing was pushed to {repository!r}: it is an adapter, and its base is a folder of this machine, "
+            f"{base}. If the Hub has that model, push with alignopsd push RUN REPOSITORY --base_model ID; if not, "
+            "merge the adapter into it (peft's merge_and_unload) and push the whole model"
+        )
+    return {ADAPTER: json.dumps(config | {"base_model_name_or_path": base}, indent=2).encode()}
+
+
+def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    places = (folder, folder / "additional_chat_templates")
+    found = {path for place in places for pattern in patterns for path in place.glob(pattern)}
+    return sorted(path for path in found if path.is_file())

@@ -1,0 +1,188 @@
+"""Conversations: the whole dialogue of an episode as the policy's prompt, continued by token ids.
+
+    first prompt | response | rest | response | rest ...
+
+A rest is all that the chat template writes between two responses: the environment's reply with its markup. The ids of
+sampled tokens are kept wherever the template shows a past response unchanged. Elsewhere the response, or the whole
+dialogue, is encoded from its text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from copy import copy
+
+from jinja2 import TemplateError
+
+from alignopsd_trl.environments.base import Chat, Message, Rendered, View
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.prompts import Renderer, Shown, messages_of, tools_of
+from alignopsd_trl.rollout.thinking import closes_thinking, without_thinking
+from alignopsd_trl.turns import Trajectory, continued
+
+_MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
+
+
+class Conversation:
+    """One episode's dialogue under one view.
+
+    The renderer's ``past_thinking`` decides on the thinking of earlier responses: ``"template"`` leaves it to the chat
+    template, ``"keep"`` keeps it and ``"drop"`` drops it.
+
+    Args:
+        renderer: applies the chat template.
+        opening: the first prompt.
+        ids: its token ids.
+
+    Attributes:
+        ids: the prompt of the next turn.
+    """
+
+    def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
+        self._renderer, self._past_thinking = renderer, renderer.options.past_thinking
+        self._tags = renderer.options.thinking_tags
+        self._opening, self._tools = messages_of(opening), tools_of(opening)
+        self._turns: list[list[Message]] = []
+        self._first: list[int] = list(ids)
+        self._parts: list[list[int]] | None = []  # the ids of each past turn; None once a template rewrote them
+        self._shown: str | None = None
+        self.ids: list[int] = list(ids)
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def forked(self) -> Conversation:
+        """Returns another dialogue that goes on from here by itself."""
+        other = copy(self)
+        other._turns = list(self._turns)
+        other._parts = None if self._parts is None else list(self._parts)
+        return other
+
+    def go_on(self, response: Sequence[int], reply: Rendered, end_ids: Sequence[int]) -> None:
+        """Appends the sampled response and the environment's reply to it."""
+        ended = bool(response) and response[-1] in end_ids
+        said = self._renderer.decode(response[:-1] if ended else response)
+        end = self._renderer.decode(response[-1:]) if ended else ""
+        kept = without_thinking(said, self._tags) if self._past_thinking == "drop" else said
+        self._turns.append([self._message(response, kept, messages_of(reply)), *messages_of(reply)])
+        part = self._by_template(list(response), said, end) if self._past_thinking == "template" else None
+        if self._past_thinking != "template" and not self._thinks_in_prompt(said):
+            part = self._by_mark(list(response), said, kept, end)
+        if part is None:
+            self._encode_anew()
+        else:
+            self.ids = self.ids + part
+            if self._parts is not None:
+                self._parts.append(part)
+
+    def _message(self, response: Sequence[int], kept: str, reply: Sequence[Message]) -> Message:
+        """Returns a response as a message: its text, or, where the template refuses that or does not show the reply to
+        it, thinking, content and calls apart.
+
+        Raises:
+            TemplateError, ValueError: if the template refuses both.
+        """
+        plain: Message = {"role": "assistant", "content": kept}
+        refusal: Exception | None = None
+        try:
+            if self._renderer.shows(self._chat([*self._turns, [plain, *reply]]), reply):
+                return plain
+        except (TemplateError, TypeError) as error:
+            refusal = error
+        try:
+            parts = self._renderer.parsed(self.ids, response, self._tools)
+            if self._renderer.shows(self._chat([*self._turns, [parts, *reply]]), reply):
+                return parts
+        except (TemplateError, TypeError, ValueError) as error:
+            if refusal is not None:
+                raise ValueError(f"{refusal} ({error})") from error
+        return plain
+
+    def _by_template(self, response: list[int], said: str, end: str) -> list[int] | None:
+        """Returns the ids to append if the template leaves the dialogue so far unchanged, else `None`."""
+        before = self._renderer.text(self._chat(self._turns[:-1])) if self._shown is None else self._shown
+        after = self._shown = self._renderer.text(self._chat(self._turns))
+        if after.startswith(before + said):
+            rest = after[len(before) + len(said) :].removeprefix(end)
+            return response + self._renderer.tokens(rest, self.ids + response)
+        return self._renderer.tokens(after[len(before) :], self.ids) if after.startswith(before) else None
+
+    def _by_mark(self, response: list[int], said: str, kept: str, end: str) -> list[int] | None:
+        """Returns the ids to append even if the template changes past responses: a mark in the response's place shows
+        where the rest begins. `None` if the mark is lost."""
+        (message, *reply) = self._turns[-1]
+        marked = [*self._turns[:-1], [{**message, "content": _MARK}, *reply]]
+        before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)
+        if len(rest) != 1 or message["content"] != kept:
+            return None
+        ids = self._cut(response, said, kept)
+        return ids + self._renderer.tokens(rest[0].removeprefix(end), self.ids + ids)
+
+    def _cut(self, response: list[int], said: str, kept: str) -> list[int]:
+        """Returns the tokens of the kept end of a response: the sampled ones if a token begins there."""
+        decode, dropped = self._renderer.decode, said.removesuffix(kept)
+        if said == kept:
+            return response
+        first = bisect_left(range(len(response)), len(dropped), key=lambda count: len(decode(response[:count])))
+        if dropped + kept == said and decode(response[:first]) == dropped:
+            return response[first:]
+        return self._renderer.tokens(kept + decode(response).removeprefix(said), self.ids)
+
+    def _thinks_in_prompt(self, said: str) -> bool:
+        """Whether the thinking to drop was opened by the generation prompt, which is in the ids already."""
+        return self._past_thinking == "drop" and closes_thinking(said, self._tags)
+
+    def _encode_anew(self) -> None:
+        self._parts = None
+        self.ids = self._renderer.encode([self._chat(self._turns)])[0]
+
+    def _chat(self, turns: Sequence[Sequence[Message]]) -> Chat:
+        return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)
+
+    def shown(self, opening: View) -> Shown:
+        """Returns what the next prompt shows after the first one, which showed the view ``opening``."""
+        past = [message for turn in self._turns for message in turn]
+        return Shown(opening, past, None if self._parts is None else self.ids[len(self._first) :])
+
+    def without_oldest(self, count: int) -> list[int]:
+        """Returns the ids without that many of the oldest turns."""
+        if self._parts is not None:
+            return self._first + [token for part in self._parts[count:] for token in part]
+        return self._renderer.encode([self._chat(self._turns[count:])])[0]
+
+    def forget(self, count: int) -> None:
+        """Drops that many of the oldest turns."""
+        self.ids = self.without_oldest(count)
+        self._turns, self._shown = self._turns[count:], None
+        self._parts = None if self._parts is None else self._parts[count:]
+
+
+def oldest_to_drop(conversation: Conversation, limit: int) -> int | None:
+    """Returns how many of the oldest turns to drop so that the prompt fits ``limit`` tokens; `None` if it can't.
+
+    If possible, it drops turns until half the limit is free. The following turns can then extend the prompt's token
+    ids; dropping one turn at a time would make each prompt a new one.
+    """
+    if len(conversation.ids) <= limit:
+        return 0
+    fits = None
+    for count in range(1, len(conversation)):
+        length = len(conversation.without_oldest(count))
+        if length <= limit:
+            fits = count
+        if length <= limit // 2:
+            break
+    return fits
+
+
+def note_of_breaks(trajectories: Sequence[Trajectory], options: PlayOptions) -> str | None:
+    """Says what to do where the chat template keeps dialogues from being rows; `None` where it does not."""
+    later = [pair for played in trajectories for pair in continued(played.turns)]
+    broken = sum(not two.extends(one) and not two.history_shortened for one, two in later)
+    if not broken or options.past_thinking != "template":
+        return None
+    return (
+        f"past_thinking='keep' would save rows: the chat template rewrites past responses in {broken} of "
+        f"{len(later)} prompts (docs/conversations.md)"
+    )

@@ -1,0 +1,271 @@
+"""Renders the views of an environment as messages and, through the tokenizer's chat template, as token ids."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os.path import commonprefix
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from trl.chat_template_utils import parse_response as parse_message
+
+from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View, Wishes
+from alignopsd_trl.rollout.foreign import as_text, marks_of
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.reading import add_parser
+
+
+def checked(prompt: Any, source: str) -> Rendered:
+    """Returns a prompt that the chat template can take.
+
+    Raises:
+        TypeError: if it is neither text nor messages; names ``source``, where the prompt comes from.
+    """
+    messages = prompt.messages if isinstance(prompt, Chat) else prompt
+    if isinstance(messages, str) and not isinstance(prompt, Chat):
+        return prompt
+    if isinstance(messages, Sequence) and messages and all(isinstance(one, Mapping) for one in messages):
+        return prompt
+    raise TypeError(
+        f"{source} returned {prompt!r:.80}; return a str, a list of messages like "
+        "{'role': 'user', 'content': ...}, or environments.Chat(messages, tools)"
+    )
+
+
+def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
+    """Returns the messages of a prompt; a text is one user message."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return [dict(message) for message in (prompt.messages if isinstance(prompt, Chat) else prompt)]
+
+
+def tools_of(prompt: Rendered) -> list[Mapping[str, Any]]:
+    return list(prompt.tools) if isinstance(prompt, Chat) else []
+
+
+def text_of(prompt: Rendered) -> str:
+    """Returns a prompt for people to read: a text unchanged, messages under their roles."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(f"[{one.get('role', '')}]\n{_content_of(one)}" for one in messages_of(prompt))
+
+
+def _content_of(message: Mapping[str, Any]) -> str:
+    """Returns a message's content and its other fields, such as tool calls, as text."""
+    rest = {name: value for name, value in message.items() if name not in ("role", "content") and value}
+    content = message.get("content") or ""
+    return "\n".join(filter(None, [content if isinstance(content, str) else str(content), str(rest) if rest else ""]))
+
+
+def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Mapping[str, Any]]]]:
+    """Groups prompts by their tools, which one call of a chat template shares. Yields rows and tools."""
+    groups: list[tuple[list[int], list[Mapping[str, Any]]]] = []
+    for row, prompt in enumerate(prompts):
+        tools = tools_of(prompt)
+        same = next((rows for rows, others in groups if others == tools), None)
+        if same is None:
+            groups.append(([row], tools))
+        else:
+            same.append(row)
+    return iter(groups)
+
+
+MOST_HELD = 4_000_000  # tokens of cached texts, some 8 bytes each with the text
+BOUNDARY = 8  # tokens by which the text next to a skill may be tokenised differently
+
+
+def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
+    """Returns an upper bound on the tokens that a skill adds to a prompt: a token holds at least one byte."""
+    if not (isinstance(ordinary, str) and isinstance(privileged, str)):
+        return float("inf")
+    begin = len(commonprefix([ordinary, privileged]))
+    end = len(commonprefix([ordinary[begin:][::-1], privileged[begin:][::-1]]))
+    return len(privileged[begin : len(privileged) - end].encode()) + BOUNDARY
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A view whose privileged prompt fits, with a prompt of it and its token ids."""
+
+    view: View
+    shown: Rendered
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a turn's prompt showed, to render it again with a text in its skill slot.
+
+    Args:
+        view: of the prompt; in a conversation of its first prompt.
+        past: a conversation's messages since then.
+        tail: their token ids; `None` where the chat template rewrote them.
+    """
+
+    view: View
+    past: Sequence[Mapping[str, Any]] = ()
+    tail: Sequence[int] | None = ()
+
+    def beside(self, renderer: Renderer, text: str) -> tuple[Rendered, list[int]]:
+        """Returns a prompt with the text, and the token ids that follow the prompt's own."""
+        prompt = renderer.show(self.view, text)
+        if self.tail is not None:
+            return prompt, list(self.tail)
+        return Chat([*messages_of(prompt), *self.past], tools_of(prompt)), []
+
+
+class Renderer:
+    """Turns a `View` into prompt token ids through the tokenizer's chat template. A text is one user message.
+
+    Args:
+        tokenizer: with a chat template.
+        prompt: the environment's template.
+        options: of playing.
+        reserved: tokens of a prompt that stay free for a text that is known after play (`Turn.shown`); 0: none.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions, reserved: int = 0):
+        self._tokenizer: Any = tokenizer  # its annotations give a union whatever it is asked for
+        self._prompt: Any = prompt  # with optional methods
+        self.options = options
+        self._kwargs = dict(options.chat_template_kwargs or {})
+        self.marks, self.end_id = marks_of(tokenizer, options.thinking_tags), self._tokenizer.eos_token_id
+        self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
+        self.converses = options.history == "conversation"
+        self._known: dict[str, array[int]] = {}
+        self._held = 0
+
+    def show(self, view: View, skill: str) -> Rendered:
+        """Renders a view by the environment's prompt, without control tokens.
+
+        Raises:
+            TypeError: if the result is neither a text nor messages.
+        """
+        return self._foreign(self._prompt.render(view, skill), "render")
+
+    def reply(self, view: View) -> Rendered:
+        """Returns what a later turn adds to a conversation: the prompt's own ``reply(view)`` if it has one, else the
+        observation and the admissible actions."""
+        own = getattr(self._prompt, "reply", None)
+        if own is not None:
+            return self._foreign(own(view), "reply")
+        offered = f"\n\nAdmissible actions: [{', '.join(view.admissible)}]" if view.admissible else ""
+        return self._foreign(view.observation + offered, "reply")
+
+    def _foreign(self, prompt: Any, method: str) -> Rendered:
+        shown = checked(prompt, f"{type(self._prompt).__name__}.{method}")
+        if isinstance(shown, Chat):
+            return Chat(as_text(shown.messages, self.marks), as_text(shown.tools, self.marks))
+        return as_text(shown, self.marks)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the prompts are an agent's own requests (`Wishes`)."""
+        return hasattr(self._prompt, "wishes")
+
+    def wishes(self, view: View) -> Wishes:
+        """Returns what a turn asks beside its prompt; by default to continue the turn before it."""
+        number = view.step_count
+        return self._prompt.wishes(view) if self.asks else Wishes(number, number - 1 if number else None)
+
+    def text(self, prompt: Rendered, asks: bool = True) -> str:
+        """Renders a prompt by the chat template, as text; with its generation prompt if it ``asks`` for a response."""
+        tools: dict[str, Any] = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
+        return self._tokenizer.apply_chat_template(
+            messages_of(prompt), **tools, add_generation_prompt=asks, tokenize=False, **self._kwargs
+        )
+
+    def shows(self, prompt: Rendered, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the rendered prompt has the texts of the messages, perhaps as JSON."""
+        shown, texts = self.text(prompt), [str(one.get("content") or "").strip() for one in messages]
+        return all(one in shown or json.dumps(one, ensure_ascii=False)[1:-1] in shown for one in texts)
+
+    def parsed(self, prompt: Sequence[int], response: Sequence[int], tools: Sequence[Any]) -> dict[str, Any]:
+        """Returns a response as a message of thinking, content and tool calls, without control tokens.
+
+        Raises:
+            ValueError: if neither the tokenizer nor TRL has a parser for it.
+        """
+        add_parser(self._tokenizer)
+        given = self._tokenizer, list(response), list(prompt), list(tools) or None
+        message = parse_message(*given) if response else {"content": ""}
+        return {**as_text(message, self.marks), "role": "assistant"}
+
+    def tokens(self, text: str, after: Sequence[int] = ()) -> list[int]:
+        """Tokenises a piece of rendered text as the tokenizer does in the text of the tokens ``after`` which it stands:
+        many mark the beginning of a text by a token."""
+        before = self.decode(after[-1:]) if after else ""
+        ahead, both = (self._tokenizer(one, add_special_tokens=False)["input_ids"] for one in (before, before + text))
+        if both[: len(ahead)] == ahead:
+            return both[len(ahead) :]
+        return self._tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
+        """Returns the token ids of prompts, generation prompt included. Texts are cached, since siblings and Monte
+        Carlo rollouts meet the same views again."""
+        if self._held > MOST_HELD:
+            self._known.clear()
+            self._held = 0
+        texts = dict.fromkeys(prompt for prompt in prompts if isinstance(prompt, str))
+        new = [text for text in texts if text not in self._known]
+        for text, ids in zip(new, self._encode(new), strict=True):
+            self._known[text] = array("I", ids)
+            self._held += len(ids)
+        others = iter(self._encode([prompt for prompt in prompts if not isinstance(prompt, str)]))
+        return [self._known[one].tolist() if isinstance(one, str) else next(others) for one in prompts]
+
+    def _encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
+        encoded: list[list[int]] = [[] for _ in prompts]
+        for rows, tools in _by_tools(prompts):
+            ids = self._tokenizer.apply_chat_template(
+                [messages_of(prompts[row]) for row in rows],
+                **({"tools": tools} if tools else {}),
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                **self._kwargs,
+            )["input_ids"]
+            for row, one in zip(rows, ids, strict=True):
+                encoded[row] = one
+        return encoded
+
+    def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
+        """Cuts each view's history, oldest records first, until the prompt *with* the skill fits; ``None`` where it is
+        too long even without history. Student and teacher of a turn share the cut."""
+        cut, fitted = list(views), [None] * len(views)
+        open_rows = list(range(len(views)))
+        while open_rows:
+            shown = [self.show(cut[row], skills[row]) for row in open_rows]
+            long = []
+            for row, prompt, ids in zip(open_rows, shown, self.encode(shown), strict=True):
+                if len(ids) <= self.max_length:
+                    fitted[row] = Fitted(cut[row], prompt, ids)
+                elif cut[row].history:
+                    cut[row] = replace(cut[row], history=cut[row].history[1:])
+                    long.append(row)
+            open_rows = long
+        return fitted
+
+    def fit_ordinary(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
+        """Cuts views as `fit` does and returns their prompts *without* skills. It encodes prompts with skills only
+        where they may be too long."""
+        shown = [self.show(view, "") for view in views]
+        encoded = self.encode(shown)
+        fitted: list[Fitted | None] = [Fitted(*parts) for parts in zip(views, shown, encoded, strict=True)]
+        room = [self.max_length - len(ids) for ids in encoded]
+        rows = [
+            row for row, view in enumerate(views) if _most_added(shown[row], self.show(view, skills[row])) > room[row]
+        ]
+        for row, one in zip(rows, self.fit([views[row] for row in rows], [skills[row] for row in rows]), strict=True):
+            if one is None:
+                fitted[row] = None
+            elif one.view is not views[row]:
+                prompt = self.show(one.view, "")
+                fitted[row] = Fitted(one.view, prompt, self.encode([prompt])[0])
+        return fitted

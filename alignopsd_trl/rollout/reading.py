@@ -1,0 +1,179 @@
+"""Parses responses: thinking, action, and tool calls in a chat template's own format.
+
+Environments and methods know one form, ``<think>...</think>`` and then the rest. Policies write others: the generation
+prompt may hold the opening tag, and a model may have tags of its own or think in plain text before it acts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from trl.chat_template_utils import add_response_schema, supports_tool_calling
+from trl.chat_template_utils import parse_response as parse_message
+
+from alignopsd_trl.environments.adapters.calls import calls_in, text_before_calls
+from alignopsd_trl.rollout.options import THINK, PlayOptions
+from alignopsd_trl.rollout.thinking import canonical, parse_response
+from alignopsd_trl.turns import Thought
+
+_TAIL = 24  # tokens at the end of a prompt that may hold an opened tag
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A parsed response.
+
+    Args:
+        text: the response for environments, with its thinking between ``<think>`` tags.
+        thought: thinking and action, for correspondence.
+        action: the action in the tokenizer's own format; `None` where the environment parses it from ``text``.
+    """
+
+    text: str
+    thought: Thought
+    action: str | None = None
+
+
+class Reader:
+    """Parses sampled responses of one tokenizer.
+
+    Args:
+        tokenizer: of the policy.
+        tags: the tags around the model's thinking.
+        freely: whether the text before a call counts as thinking in a response without these tags.
+        native: whether calls are in the format of the tokenizer's chat template.
+
+    Raises:
+        ValueError: for ``native`` with a chat template that has no tools, or whose calls have no parser.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        tags: Sequence[str] = THINK,
+        freely: bool = False,
+        native: bool = False,
+    ):
+        self._tokenizer, self._tags, self._freely, self._native = tokenizer, tuple(tags), freely, native
+        if native:
+            require_tools(tokenizer)
+        self._may_open = self._tags[0] in str(getattr(tokenizer, "chat_template", ""))
+        self._special_tags: list[list[int]] | None = None
+        if any(one in tag for one in getattr(tokenizer, "all_special_tokens", ()) for tag in self._tags):
+            self._special_tags = [tokenizer(tag, add_special_tokens=False)["input_ids"] for tag in self._tags]
+
+    def read(
+        self, prompt: Sequence[int], response: Sequence[int], text: str, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Reading:
+        """Parses the response to a prompt.
+
+        Args:
+            prompt, response: token ids.
+            text: the response, decoded without special tokens.
+            tools: JSON schemas of the tools on offer, with the types of their arguments.
+        """
+        whole = self._canonical(prompt, response, text)
+        if self._native:
+            return self._message(list(prompt), list(response), whole, list(tools))
+        thought = parse_response(whole)
+        if self._freely:
+            thinking = thought.thinking or ("" if "<think" in whole.lower() else text_before_calls(whole))
+            thought = Thought(thinking, thought.action or calls_in(whole))
+        return Reading(whole, thought)
+
+    @cached_property
+    def closing(self) -> set[int]:
+        """The tokens that may end a closing tag."""
+        texts = self._tokenizer.batch_decode([[number] for number in range(len(self._tokenizer))])
+        return {number for number, text in enumerate(texts) if self._tags[1][-1] in text}
+
+    def has_thought(self, prompt: Sequence[int], response: Sequence[int]) -> bool:
+        """Whether an unfinished response already holds complete thinking between tags. Never true in native format,
+        which is parsed as a whole."""
+        if self._native:
+            return False
+        text = self._canonical(prompt, response, self._decode(list(response)))
+        return bool(parse_response(text).thinking)
+
+    def _canonical(self, prompt: Sequence[int], response: Sequence[int], text: str) -> str:
+        """Returns the response with its thinking between ``<think>`` tags, whatever opened it and whatever its tags."""
+        text = text if self._special_tags is None else self._with_tags(response)
+        return canonical(text, self._tags, self._opened(prompt))
+
+    def _opened(self, prompt: Sequence[int]) -> bool:
+        if not self._may_open:
+            return False
+        tail: Any = self._tokenizer.decode(list(prompt[-_TAIL:]), skip_special_tokens=False)
+        return tail.rstrip().endswith(self._tags[0])
+
+    def _with_tags(self, response: Sequence[int]) -> str:
+        """Decodes a response without special tokens other than those of the tags."""
+        parts: list[str] = []
+        rest = list(response)
+        for tag, ids in zip(self._tags, self._special_tags or (), strict=True):
+            at = next((n for n in range(len(rest) - len(ids) + 1) if rest[n : n + len(ids)] == ids), None)
+            if at is not None:
+                parts += [self._decode(rest[:at]), tag]
+                rest = rest[at + len(ids) :]
+        return "".join([*parts, self._decode(rest)])
+
+    def _decode(self, ids: list[int]) -> str:
+        text: Any = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def _message(self, prompt: list[int], response: list[int], whole: str, tools: list[Any]) -> Reading:
+        message = parse_message(self._tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
+        thinking = message.get("reasoning_content") or message.get("thinking") or parse_response(whole).thinking
+        calls = message.get("tool_calls") or []
+        if calls and not thinking:
+            thinking = message.get("content") or ""
+        shown = "\n".join(json.dumps(call.get("function", call), default=str) for call in calls)
+        return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message, default=str))
+
+
+def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, options: PlayOptions) -> Reader:
+    """Makes the reader of responses for a batch of environments (a `ValidatedBatch`)."""
+    return Reader(
+        tokenizer, options.thinking_tags, environments.thinks_freely, getattr(environments.prompt, "native", False)
+    )
+
+
+def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Checks that the chat template shows tool calls and that these can be parsed, by TRL's parser if need be.
+
+    Raises:
+        ValueError: if not; says what to do.
+    """
+    remedy = "use format='text' of the environment, which works with any template"
+    if not supports_tool_calling(tokenizer):
+        raise ValueError(
+            "format='native' needs a chat template that shows tools, their calls and what they return, and this "
+            f"tokenizer's does not; set tokenizer.chat_template to one that does, or {remedy}"
+        )
+    try:
+        add_parser(tokenizer)
+    except ValueError as error:
+        raise ValueError(
+            f"format='native' needs to read the calls that a model writes, and {error}, or {remedy}"
+        ) from None
+
+
+def add_parser(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Gives a tokenizer TRL's parser of responses to its chat template, unless it has one.
+
+    Raises:
+        ValueError: if TRL has none.
+    """
+    if getattr(tokenizer, "response_template", None) is None and getattr(tokenizer, "response_schema", None) is None:
+        try:
+            add_response_schema(tokenizer)
+        except ValueError as error:
+            raise ValueError(
+                "neither the tokenizer nor TRL has a parser for what this chat template lets the model write; set "
+                "tokenizer.response_template"
+            ) from error

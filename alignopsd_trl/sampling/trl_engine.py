@@ -1,0 +1,252 @@
+"""Samples from the policy through TRL: vLLM in the process or on a server, or transformers' ``generate``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from trl.generation import vllm_generation
+
+from alignopsd_trl.common import strategies
+from alignopsd_trl.common.patched import patched
+from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.rollout.sampler import AnySampler, BatchSampler, Response, Responses, SamplerDown
+from alignopsd_trl.sampling.backend import Backend, HandOver, TeacherSampler
+from alignopsd_trl.sampling.plain import by_options_alone
+from alignopsd_trl.sampling.vllm import SteppingSampler, TogetherSampler
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.scoring.trl_model import policy_of
+
+if TYPE_CHECKING:
+    from alignopsd_trl.scoring.trl_trainer import Trainer
+
+TEACHERS = -2
+"""In place of the update whose weights vLLM has, in TRL's ``_last_loaded_step``: it has the teacher's."""
+
+
+class EngineSampler:
+    """A `rollout.BatchSampler` of the trained policy through TRL's own path: transformers (also with continuous
+    batching) or vLLM. All processes must call it equally often and with equally many prompts.
+
+    Args:
+        temperature: sampling temperature; 0 decodes greedily.
+        max_tokens: maximum of tokens in a response.
+    """
+
+    _instead: tuple[Any] | None = None
+
+    def __init__(self, trainer: Trainer, temperature: float, max_tokens: int):
+        self._trainer, self._temperature, self._max_tokens = trainer, temperature, max_tokens
+
+    def instead(self, request: Any) -> EngineSampler:
+        """Returns a sampler of another adapter of the engine, by vLLM's request; `None` is no adapter."""
+        other = copy(self)
+        other._instead = (request,)
+        return other
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        trainer = self._trainer
+        if trainer.is_fsdp_enabled:  # makes transformers' generate go on until all processes have finished
+            policy_of(trainer)._is_fsdp_managed_module = True
+            if trainer.use_vllm:
+                strategies.reshard(trainer.model)
+        with self._settings(), by_options_alone(policy_of(trainer)), _without_ended_trackers(trainer):
+            return Responses(*trainer._generate_single_turn(prompts, None, {}, num_generations=1))
+
+    def _settings(self) -> AbstractContextManager[None]:
+        trainer, temperature = self._trainer, self._temperature
+        if trainer.use_vllm:
+            own = {"temperature": temperature, "max_completion_length": self._max_tokens, "instead": self._instead}
+            return patched(trainer.vllm_generation, **own)
+        greedy: dict[str, Any] = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
+        return patched(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
+
+
+class EngineBackend(Backend):
+    """vLLM through TRL's own path. All processes sample each turn of all episodes together."""
+
+    def __init__(self, trainer: Trainer, processes: ProcessGroup):
+        self._trainer, self._processes = trainer, processes
+        self._taught: tuple[int, Any] | None = None
+        self._asked: dict[str, Future[Response]] = {}
+
+    @contextlib.contextmanager
+    def ready(self) -> Generator[None]:
+        with awake(self._trainer):
+            self.push(self._trainer.state.global_step)
+            yield
+
+    def push(self, update: int) -> None:
+        """Pushes the policy's weights to vLLM. A collective.
+
+        Raises:
+            SamplerDown: on all processes.
+        """
+        self._processes.together(partial(push_weights, self._trainer), SamplerDown)
+
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        return EngineSampler(self._trainer, temperature, max_tokens)
+
+    def of_teacher(self, sampler: Any, weights: TeacherWeights) -> AnySampler:
+        if not self._serves:
+            return TeacherSampler(sampler, partial(self._held, weights))
+        return sampler.instead(self._request(weights))
+
+    def hand_over(self, weights: TeacherWeights) -> HandOver | None:
+        return None if self._serves else partial(self._held, weights)
+
+    def take_back(self) -> None:
+        if self._trainer._last_loaded_step == TEACHERS:
+            self.push(self._trainer.state.global_step)
+
+    @property
+    def _serves(self) -> bool:
+        return getattr(getattr(self._trainer, "vllm_generation", None), "serves", False)
+
+    def _request(self, weights: TeacherWeights) -> Any:
+        """Returns vLLM's request for the teacher's adapter; `None` where it is the base weights."""
+        if weights.adds_nothing:
+            return None
+        state = self._trainer.state.global_step if self._trainer.args.teacher_model_kind == "ema" else 0
+        if self._taught is None or self._taught[0] != state:
+            with weights.swapped():
+                taken = self._trainer.vllm_generation.take(self._taught and self._taught[1])
+            self._taught = state, taken
+        return self._taught[1]
+
+    @contextlib.contextmanager
+    def _held(self, weights: TeacherWeights) -> Generator[None]:
+        trainer = self._trainer
+        if trainer._last_loaded_step != TEACHERS:
+            trainer._last_loaded_step = -1  # whatever happens now, the engine has not the policy's
+            with weights.swapped():
+                self.push(trainer.state.global_step)
+        trainer._last_loaded_step = trainer.state.global_step  # else TRL would push the policy's
+        try:
+            yield
+        finally:
+            trainer._last_loaded_step = TEACHERS
+
+
+class ColocatedBackend(EngineBackend):
+    """A vLLM engine in each process, which answers request by request, so that no episode waits for another."""
+
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        options = sampling_options(self._trainer, temperature, max_tokens)
+        if isinstance(options.get("structured_outputs"), dict):
+            options["structured_outputs"] = vllm_generation.StructuredOutputsParams(**options["structured_outputs"])
+
+        def parameters(seed: int) -> Any:
+            chosen = vllm_generation.SamplingParams(**options | {"seed": seed})
+            chosen.output_kind = type(chosen.output_kind).FINAL_ONLY
+            return chosen
+
+        def read(output: Any) -> Response:
+            log_probs = vllm_generation.extract_logprobs([output])[0][0]
+            return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
+
+        engine = self._trainer.vllm_generation
+        return SteppingSampler(engine.llm.llm_engine, parameters, read, getattr(engine, "policy", None), self._asked)
+
+    def together(self, sampler: BatchSampler) -> BatchSampler:
+        return TogetherSampler(sampler, self._processes.together)
+
+
+def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
+    """Removes trackio from the trackers while it has no run, as in an evaluation after training. TRL logs the time of
+    each generation, and trackio would raise."""
+    given = trainer.args.report_to or ()
+    if "trackio" in given:
+        import trackio
+
+        if trackio.context_vars.current_run.get() is None:
+            return patched(trainer.args, report_to=[name for name in given if name != "trackio"])
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def awake(trainer: Trainer) -> Generator[None]:
+    """Keeps a vLLM engine with sleep mode awake: it wakes once, takes the weights with the first generation, and sleeps
+    again at the end. TRL puts it to sleep after each call, so that every turn would push the whole policy."""
+    engine: Any = getattr(trainer, "vllm_generation", None)
+    if not (trainer.use_vllm and trainer.vllm_mode == "colocate" and engine.enable_sleep_mode):
+        yield
+        return
+    torch.cuda.empty_cache()
+    engine.llm.wake_up()
+    engine.enable_sleep_mode, engine._llm_weights_sleeping, trainer._last_loaded_step = False, False, -1
+    try:
+        yield
+    finally:
+        engine.llm.sleep(level=2)
+        engine.enable_sleep_mode, engine._llm_weights_sleeping = True, True
+
+
+def push_weights(trainer: Trainer) -> int:
+    """Pushes the policy's weights to vLLM if an update has changed them, as TRL does before it generates; returns their
+    number of updates. A collective.
+
+    Raises:
+        SamplerDown: on the first process, if the server does not take them.
+    """
+    if trainer.state.global_step == trainer._last_loaded_step:
+        return trainer._last_loaded_step
+    if trainer.is_fsdp_enabled:
+        strategies.reshard(trainer.model)
+    engine, problems = trainer.vllm_generation, []
+    with _walked_to_the_end(engine, problems if trainer.vllm_mode == "server" else None):
+        engine.sync_weights()
+    if problems:
+        raise SamplerDown(f"vLLM's server did not take the weights ({problems[0]}); start it again and resume")
+    trainer._last_loaded_step = trainer.state.global_step
+    return trainer._last_loaded_step
+
+
+@contextlib.contextmanager
+def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generator[None]:
+    """Adds an error of the first process's client to ``problems`` once the process has passed all parameters, since
+    gathering one is a collective. With `None` errors are raised."""
+    passes: list[Any] = []
+    inner = engine._iter_named_params
+
+    def params() -> Any:
+        passes.append(inner())
+        return passes[-1]
+
+    engine._iter_named_params = params
+    try:
+        yield
+    except Exception as error:  # TRL raises plain exceptions
+        if problems is None:
+            raise
+        for one in passes:
+            for _ in one:
+                pass
+        problems.append(error)
+    finally:
+        del engine._iter_named_params
+
+
+def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> dict[str, Any]:
+    """Returns TRL's sampling options for one response, under vLLM's names."""
+    engine = trainer.vllm_generation
+    return {
+        "n": 1,
+        "repetition_penalty": engine.repetition_penalty,
+        "temperature": temperature,
+        "top_p": engine.top_p,
+        "top_k": engine.top_k,
+        "min_p": engine.min_p or 0.0,
+        "max_tokens": max_tokens,
+        "logprobs": 0,
+        **engine.generation_kwargs,
+        **({"structured_outputs": {"regex": pattern}} if (pattern := engine.structured_outputs_regex) else {}),
+    }

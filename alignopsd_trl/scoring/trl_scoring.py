@@ -1,0 +1,260 @@
+"""The policy's forward, with its vocabulary head only on positions that are read, and the scores of given responses
+under the policy, its reference or its teacher."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from trl.trainer import utils as trl_utils
+from trl.trainer.utils import use_adapter
+
+from alignopsd_trl.common.patched import patched
+from alignopsd_trl.scoring.packing import CACHE_NAME, Packed
+from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.scoring.trl_model import attention_of, policy_of, text_config, why_not_shared, without_checkpointing
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from alignopsd_trl.scoring.trl_trainer import Trainer
+
+
+TILE, TILE_ON_CPU = 1024, 64
+"""Positions whose logits are computed at once. On a CPU they are so few that the next step finds them in its cache."""
+
+
+def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
+    """Limits TRL's fused head to labelled positions. Where Triton runs the head does so by itself; on CPU and MPS it
+    would also compute every position of the prompt and the padding."""
+    if device.type not in ("cpu", "mps"):
+        return contextlib.nullcontext()
+    return patched(trl_utils, _use_triton=lambda device: True)
+
+
+def head_in_tiles(
+    model: PreTrainedModel, pick: Callable[[Callable, torch.Tensor, int], torch.Tensor], views: int = 1
+) -> AbstractContextManager[None]:
+    """Patches a model so that its forward returns what ``pick`` makes of hidden states. Logits exist for a few
+    positions at a time (`TILE`), never for a whole batch; the backward pass computes them again.
+
+    Args:
+        pick: function of the vocabulary head, hidden states ``(n, views, D)`` and the number of their first position;
+            returns ``(n, K)``.
+        views: number of consecutive rows that are views of one response; the forward returns one row for them.
+    """
+    head: Any = model.get_output_embeddings()
+    inner = head.forward
+
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        tile = TILE_ON_CPU if hidden.device.type == "cpu" else TILE
+        shape, size = (len(hidden) // views, hidden.size(1)), max(tile // views, 1)
+        flat = hidden.unflatten(0, (shape[0], views)).transpose(1, 2).flatten(0, 1)
+        tiles = [
+            checkpoint(partial(pick, inner), part, number * size, use_reentrant=False)
+            for number, part in enumerate(flat.split(size))
+        ]
+        return torch.cat(tiles).unflatten(0, shape)
+
+    return patched(head, forward=forward)
+
+
+def logits_at(model: PreTrainedModel, tokens: torch.Tensor) -> AbstractContextManager[None]:
+    """Patches a model so that its forward returns the logits of some tokens alone, with gradient.
+
+    Args:
+        tokens: ``(positions, K)`` ids, row by row. A head that is no plain matrix, as one with an adapter, computes all
+            logits.
+    """
+    matrix: Any = model.get_output_embeddings()
+    plain = isinstance(matrix, torch.nn.Linear) and matrix.weight.is_floating_point()  # else quantised
+
+    def pick(head: Callable, hidden: torch.Tensor, first: int) -> torch.Tensor:
+        hidden, wanted = hidden[:, 0], tokens[first : first + len(hidden)]
+        if not plain:
+            return head(hidden).gather(-1, wanted)
+        found = torch.einsum("nd,nkd->nk", hidden, torch.nn.functional.embedding(wanted, matrix.weight))
+        return found if matrix.bias is None else found + matrix.bias[wanted]
+
+    return head_in_tiles(model, pick)
+
+
+def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
+    """Returns the model with all padding behind its rows (`padded_behind`), without masks where it needs none. Masks
+    are needed for sliding windows, layers of other kinds, positions that depend on the row's length, and flash
+    attention, which packs tokens by the mask."""
+    return partial(padded_behind, model, bool(why_not_shared(trainer)))
+
+
+def padded_behind(model: torch.nn.Module, masked: bool, labels: torch.Tensor, **inputs: Any) -> Any:
+    """Runs the model on left-padded rows ``(R, T)`` with all padding moved behind, so that positions are those of the
+    unpadded rows in every model. This is exact, since no token attends to later ones. If not ``masked``, the model gets
+    no mask, for the fastest attention kernel without repeated keys for grouped heads."""
+    mask, column = inputs.pop("attention_mask"), torch.arange(labels.size(1), device=labels.device)
+    first = mask.argmax(dim=1, keepdim=True)
+    forth, back = (column + first) % len(column), (column[:-1] - first) % len(column)
+    inputs |= {"input_ids": inputs["input_ids"].gather(1, forth), "labels": labels.gather(1, forth)}
+    output = model(**inputs, **({"attention_mask": mask.gather(1, forth)} if masked else {}))
+    for name in ("log_probs", "entropy"):  # (R, T - 1): each position predicts the next token
+        if (values := getattr(output, name, None)) is not None:
+            values = values[:, 1 - len(column) :].gather(1, back.clamp(max=len(column) - 2))  # behind virtual tokens
+            setattr(output, name, values.masked_fill(labels[:, 1:] == -100, 0.0))
+    return output
+
+
+class Body:
+    """The part of a causal model before its vocabulary head. It runs once, and its hidden states are read twice.
+
+    Args:
+        model: the causal model, or its adapter.
+    """
+
+    def __init__(self, model: Any):
+        self._module = model.get_decoder()
+        self._output: Any = None
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Patches the model so that a forward keeps its hidden states, with their gradient."""
+        inner = self._module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self._output = inner(*args, **kwargs)
+            return self._output
+
+        return patched(self._module, forward=forward)
+
+    @property
+    def states(self) -> torch.Tensor:
+        """The kept hidden states, ``(R, T, D)``."""
+        return self._output.last_hidden_state
+
+    def replayed(self, states: torch.Tensor) -> AbstractContextManager[None]:
+        """Patches the model so that a forward passes these hidden states to its head."""
+        output = type(self._output)(**{**self._output, "last_hidden_state": states})
+        return patched(self._module, forward=lambda *args, **kwargs: output)
+
+
+class WatchedModel:
+    """The policy as TRL's loss calls it, with labels only on tokens that the loss reads. The environment's texts
+    between the turns of a row need no vocabulary head.
+
+    Args:
+        read: ``(rows, L)`` for the rows' last L tokens, not 0 where the loss reads them.
+
+    Attributes:
+        log_probs, entropies: ``(rows, L)`` of the last forward, with gradient; 0 where the loss does not read them.
+    """
+
+    def __init__(self, model: Callable, read: torch.Tensor):
+        self._model, self._read = model, read
+        self.log_probs = self.entropies = torch.zeros(read.shape, device=read.device)
+
+    def __call__(self, labels: torch.Tensor, **inputs: Any) -> Any:
+        length = self._read.size(1)
+        labels = labels.clone()
+        labels[:, -length:].masked_fill_(self._read == 0, -100)
+        output = self._model(labels=labels, **inputs)
+        self.log_probs, self.entropies = output.log_probs[:, -length:], output.entropy[:, -length:]
+        return output
+
+
+class PolicyScorer:
+    """The trained policy (or its frozen reference, or its teacher) as a `ScoringModel`.
+
+    Args:
+        trainer: has the model, autocast and fused language-model head.
+        reference: whether to score with the reference model in place of the policy.
+        teacher: weights that score in place of the policy's.
+    """
+
+    def __init__(self, trainer: Trainer, reference: bool = False, teacher: TeacherWeights | None = None):
+        self._trainer = trainer
+        self._reference, self._teacher = reference, teacher
+
+    @property
+    def device(self) -> torch.device:
+        return self._trainer.accelerator.device
+
+    @property
+    def vocabulary(self) -> int:
+        return text_config(self._trainer).vocab_size
+
+    @property
+    def _model(self) -> PreTrainedModel:
+        trainer = self._trainer
+        return trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
+
+    def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
+        ids, mask = _joined(prompt, response)
+        model, length = as_causal(self._trainer, self._model), response.ids.size(1)
+        with self._scoring(), head_on_labels(self.device):
+            return self._trainer._get_per_token_logps_and_entropies(model, ids, mask, length)[0].float()
+
+    def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        with self._scoring(), self._trainer.accelerator.autocast(), head_on_labels(self.device):
+            return self._forward(rows, before, shift_labels=rows.labels, fused_lm_head=True).log_probs.float()
+
+    def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        self._body = Body(policy_of(self._trainer))
+        with self._scoring(), self._trainer.accelerator.autocast(), self._body.watched():
+            self._forward(rows, before, logits_to_keep=1)
+        return self._body.states
+
+    def _forward(self, rows: Packed, before: Before | None, **options: Any) -> Any:
+        cache = None if before is None else before()
+        mask = rows.attention_mask(attention_of(self._trainer), 0 if cache is None else cache.get_seq_length())
+        return self._model(
+            input_ids=rows.ids,
+            attention_mask=mask,
+            position_ids=None if mask is None else rows.position,  # with gaps transformers builds a mask
+            use_cache=cache is not None,
+            **({} if cache is None else {CACHE_NAME: cache}),
+            **options,
+        )
+
+    def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        self._body = Body(policy_of(self._trainer))
+        with self._body.watched():
+            return self.shared(rows, before), self._body.states
+
+    def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        (number, views, width, _), found = states.shape, []
+
+        def pick(head: Callable, hidden: torch.Tensor, first: int) -> torch.Tensor:
+            logits = head(hidden)
+            position = torch.arange(first, first + len(logits), device=logits.device)
+            one = logits[:, 0] if mix is None else mix(position // width, logits)
+            values, tokens = one.topk(count)
+            found.append(tokens)
+            return values
+
+        trainer, tiles = self._trainer, head_in_tiles(policy_of(self._trainer), pick, views)
+        ids = torch.zeros((number * views, width), dtype=torch.int64, device=self.device)
+        states = states.flatten(0, 1).to(self._body.states.dtype)
+        with self._scoring(), trainer.accelerator.autocast(), tiles, self._body.replayed(states):
+            values = trainer.model(input_ids=ids, use_cache=False).logits
+        return torch.cat(found).unflatten(0, (number, width)), values.float()
+
+    @contextlib.contextmanager
+    def _scoring(self) -> Generator[None]:
+        teacher = contextlib.nullcontext() if self._teacher is None else self._teacher.in_place()
+        with torch.no_grad(), without_checkpointing(self._trainer), self._adapter(), teacher:
+            yield
+
+    def _adapter(self) -> AbstractContextManager:
+        """Switches a LoRA policy's adapter off for the reference, or to its frozen copy where one was passed in."""
+        if not self._reference or self._trainer.ref_model is not None:
+            return contextlib.nullcontext()
+        model = policy_of(self._trainer)
+        return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
+
+
+def _joined(prompt: Padded, response: Padded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns ids and attention mask of whole rows."""
+    return torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)

@@ -1,1 +1,0 @@
-"""Measures what each skill of a bank is worth: ``alignopsd skills check BANK``."""
