@@ -1,7 +1,7 @@
 """AlignOPSDTrainer plays rounds of episodes, gives their turns credit and lets TRL update on them.
 
 It is the one class that extends TRL's trainer; `scoring.trl_trainer.OVERRIDES` lists its overrides. It delegates to
-objects that it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the `row_maker`
+objects that it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, `row_maker`
 makes TRL's rows, the `recorder` records, and `checkpoints` save the run. None holds the trainer; they use its policy
 (`TrainedPolicy`).
 """

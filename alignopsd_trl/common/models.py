@@ -13,7 +13,7 @@ from alignopsd_trl.common.offline import OFFLINE_MODEL, smollm2
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_DATA = Path(__file__).parent / "data"
+_DATA = Path(__file__).parents[1] / "data"
 SHIPPED_MODELS = {
     "tiny": _DATA / "tiny_webshop",
     "tiny_trips": _DATA / "tiny_trips",
