@@ -25,7 +25,7 @@ copy of the chat template (ChatML where TRL has none). No real checkpoint was tr
 `align_opsd` ended, every log-prob was that of a forward without padding, an evaluation played, the saved model loaded
 again, and the run resumed. The last column is the largest difference of a log-prob.
 
-`python benchmarks/families.py docs/families.md` makes this page; `tests/test_families.py` trains twelve of them.
+`python benchmarks/families.py docs/families.md` makes this page; `tests/training/test_families.py` trains twelve.
 
 | family | class | template | window | conversation | native calls | difference |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -130,7 +130,7 @@ def estimate(
 
 def _activations(shape: Backbone, args: AlignOPSDConfig, number_bytes: int) -> float:
     """Returns the bytes of the boundaries of layers, and of the larger of one layer and the vocabulary head in
-    the backward pass; checked on tensors without data (`tests/test_memory_counts.py`)."""
+    the backward pass; checked on tensors without data (`tests/launch/test_memory_counts.py`)."""
     longest = args.max_prompt_length + args.max_completion_length
     tokens = max(min(args.rows_per_forward * longest, args.tokens_per_forward // longest * longest), longest)
     layer = tokens * (48 * shape.hidden + 12 * shape.intermediate)

@@ -1,7 +1,7 @@
 """TRL's trainer as the files `trl_*.py` see it: its type, what ours overrides, and the private names that they touch.
 
 These files alone touch private names of TRL, transformers and Accelerate. Pinned to ``trl>=1.16,<1.17``;
-`tests/test_trl_compat.py` fails with the name that a new version of TRL changes.
+`tests/repository/test_trl_compat.py` fails with the name that a new version of TRL changes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,124 @@
+"""Modules of the user's, found by name: environments, and what hides them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from alignopsd_trl.environments.loading import load
+from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED, Shipped
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = "Suite('plain', object, None, None, (), options)"
+    (tmp_path / "plain_world.py").write_text(
+        f"from alignopsd_trl.environments import Suite\n\n\ndef suite(**options):\n    return {made}\n"
+    )
+    (tmp_path / "odd_world.py").write_text("def suite(**options):\n    return options\n")
+    (tmp_path / "empty_world.py").write_text("")
+    (tmp_path / "needy_world.py").write_text("import nowhere_to_be_found\n")
+    package = tmp_path / "worlds_of_mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "cave.py").write_text("from plain_world import suite\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain_world", "worlds_of_mine.cave"):
+        assert load(name, depth=3).description == {"depth": 3}
+    (tmp_path / "failing_world.py").write_text("def suite(**options):\n    return options['floor']\n")
+    with pytest.raises(
+        ValueError, match=r"failing_world.py failed with KeyError: 'floor' \(.*failing_world.py, line 2\)"
+    ):
+        load("failing_world")
+    with pytest.raises(ValueError, match=r"'odd_world': suite.* returned dict; it must return an environments.Suite"):
+        load("odd_world")
+    with pytest.raises(ValueError, match=r"'empty_world' is the module .*empty_world.py, which has no function suite"):
+        load("empty_world")
+    for unknown in ("no_world", "worlds_of_mine.sea", "no-world", "webshop_tyni"):
+        with pytest.raises(ValueError, match=f"'{unknown}' is unknown; .*use one of {', '.join(SHIPPED)}, or"):
+            load(unknown)
+    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
+        load("needy_world")
+
+
+def test_shipped_environments_are_all_there() -> None:
+    folder = ROOT / "environments"
+    assert all((folder / name).is_dir() or (folder / f"{name}.py").is_file() for name in SHIPPED)
+    assert all((folder / name / "__main__.py").is_file() for name in BENCHMARKS)
+
+
+def test_a_benchmark_declares_itself(tmp_path: Path) -> None:
+    """All that a further benchmark needs outside of its own modules is this file in its folder."""
+    file = tmp_path / "shipped.toml"
+    file.write_text(
+        """
+        title = "Cave"
+        averages = { success = "Avg" }
+        skill_prefix = "cav"
+        [action_grammar]
+        pattern = '(go|take) (.*)'
+        same_argument = ["take"]
+        [preset]
+        max_turns = 9
+        [released.7b]
+        action_filter = "none"
+        [variants.cave_tiny]
+        rounds = 3
+        """
+    )
+    cave = Shipped.read(file)
+    assert (cave.preset, cave.released, cave.variants) == (
+        {"max_turns": 9},
+        {"7b": {"action_filter": "none"}},
+        {"cave_tiny": {"rounds": 3}},
+    )
+    keys = [cave.action_grammar.key(action) for action in ("go up", " go down ", "take gold", "take ", "sleep")]
+    assert keys == [("go", ""), ("go", ""), ("take", "gold"), None, None]
+
+
+@pytest.fixture
+def own_environments(tmp_path: Path) -> Path:
+    """A folder with the user's own package of this name."""
+    (tmp_path / "environments").mkdir()
+    (tmp_path / "environments" / "__init__.py").write_text("MINE = 1\n")
+    return tmp_path
+
+
+def test_a_folder_called_environments_of_the_users_is_in_nobodys_way(own_environments: Path) -> None:
+    code = "import environments; from alignopsd_trl.environments import load; load('webshop_tiny'); "
+    code += "print(environments.MINE)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=own_environments)
+    assert ended.stdout == "1\n", ended.stderr
+
+
+@pytest.mark.parametrize("command", [["train", "webshop_tiny", "--plan"], ["check", "--help"]])
+@pytest.mark.full
+def test_commands_work_where_the_user_has_a_package_of_this_name(own_environments: Path, command: list[str]) -> None:
+    line = [sys.executable, "-m", "alignopsd_trl.cli", *command]
+    ended = subprocess.run(line, capture_output=True, text=True, cwd=own_environments)
+    assert ended.returncode == 0 and "webshop" in ended.stdout, ended.stderr
+
+
+def test_a_suite_without_reset_is_refused_where_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_world.py").write_text(
+        "from alignopsd_trl.environments import PlainEnvironment, Step, Suite\n\n\n"
+        "class Half(PlainEnvironment):\n    def step(self, action):\n        return Step('')\n\n\n"
+        "def suite(**options):\n    return Suite('half', Half, None, None, (), {})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=r"environment Half has no reset\(\); write it, as"):
+        load("half_world")
+
+
+def test_a_panel_that_is_a_list_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listed_world.py").write_text(
+        "from alignopsd_trl.environments import Suite\n\n\n"
+        "def suite(**options):\n    return Suite('listed', object, None, lambda name: [{}], (), {})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"'listed_world': panel\('test'\) returned list; it must return a TaskPanel"):
+        load("listed_world").panel("test")

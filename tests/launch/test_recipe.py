@@ -1,0 +1,466 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from alignopsd_trl import AlignOPSDTrainer
+from alignopsd_trl.common.files import write_json
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch import recipe
+from alignopsd_trl.launch.arguments import differences_from_preset, parse
+from alignopsd_trl.launch.job import Job
+from alignopsd_trl.launch.machine import Launch, check_launch
+from alignopsd_trl.launch.memory import encoder_bytes, estimate, sampler
+from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
+from alignopsd_trl.launch.running import opening_facts
+from alignopsd_trl.launch.shapes import Loading, backbone
+from alignopsd_trl.scoring.kv_memory import SEVERAL, CacheLimits, cache_limits
+
+CPU = ["--use_cpu", "True"]
+
+
+def test_a_resumed_run_keeps_what_its_first_session_measured(tmp_path: Path) -> None:
+    own = {"environment": "webshop_tiny", "model_name_or_path": "tiny", "output_dir": str(tmp_path), "use_cpu": True}
+    run = {"id": "x", "configuration": {"bf16": True, "learning_rate": 7.0}, "sessions": [{"processes": 1}]}
+    write_json(tmp_path / "run.json", run)
+    resume = ["--resume_from_checkpoint", "True"]
+    for measured, flags, wanted in (
+        (False, resume, True),
+        (False, [], False),
+        (False, [*resume, "--bf16", "False"], False),
+        (True, [*resume, "--output_dir", str(tmp_path / "other")], True),
+    ):
+        _, config, _ = parse("own", flags, own | {"bf16": measured})
+        assert config.bf16 is wanted and config.learning_rate != 7.0
+
+
+@pytest.mark.parametrize("place", ["", " "])
+def test_an_empty_output_dir_is_refused(place: str) -> None:
+    with pytest.raises(ValueError, match="output_dir=.* is empty; name a folder"):
+        parse("webshop_tiny", [*CPU, "--output_dir", place])
+
+
+def test_paper_preset_has_the_papers_tables(tmp_path: Path) -> None:
+    arguments, config, model = parse("webshop_7b", [*CPU, "--output_dir", str(tmp_path)])
+    assert model.model_name_or_path == "Qwen/Qwen2.5-7B-Instruct" and arguments.encoder == "Qwen/Qwen3-Embedding-0.6B"
+    rectification = {"similarity_threshold": 0.8, "max_sources": 3, "aggregation_temperature": 0.1, "alpha_max": 0.8}
+    credit = {"profile_temperature": 0.1, "boundary_quantile": 0.8, "boundary_min": 0.01, "boundary_max": 0.1}
+    credit |= {"min_span": 2, "max_span": 8, "credit_temperature": 0.5, "credit_mixing": 0.5, "density_cap": 4.0}
+    protocol = {"max_steps": 150 * 16, "generation_batch_size": 128, "num_generations": 8, "max_prompt_length": 4096}
+    protocol |= {"max_completion_length": 512, "max_turns": 15, "temperature": 1.0, "eval_temperature": 0.4}
+    for name, value in (rectification | credit | protocol | {"auxiliary_loss": "none", "delta": None}).items():
+        assert getattr(config, name) == value, name
+    assert config.top_k == 0, "sampling is not truncated"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("webshop_3b", {"credit_temperature": 0.2, "max_sources": 3, "action_filter": "webshop"}),
+        ("webshop_7b", {"max_sources": 2, "action_filter": "none", "invalid_action_penalty": 0.1, "delta": 3.0}),
+        ("alfworld_3b", {"similarity_threshold": 0.65, "auxiliary_loss": "sdar", "max_sources": 2, "max_turns": 50}),
+        ("searchqa_3b", {"aggregation": "log_mean", "alpha_max": 0.2, "group_statistics": "trajectory", "beta": 0.001}),
+    ],
+)
+def test_released_preset_has_the_launchers_settings(tmp_path: Path, name: str, expected: dict) -> None:
+    _, config, _ = parse(name, [*CPU, "--preset", "released", "--output_dir", str(tmp_path)])
+    for field, value in expected.items():
+        assert getattr(config, field) == value, field
+    assert config.steps_per_generation == 16 and config.max_steps == 150 * 16
+
+
+@pytest.mark.parametrize("name", ["webshop_7b", "alfworld_3b", "searchqa_7b", "webshop_tiny"])
+def test_checkpoints_are_few_and_fall_between_rounds(tmp_path: Path, name: str) -> None:
+    for flags in ([], ["--updates_per_round", "4"], ["--save_rounds", "5"]):
+        _, config, _ = parse(name, [*CPU, *flags, "--output_dir", str(tmp_path)])
+        per_round = config.steps_per_generation // config.gradient_accumulation_steps
+        assert config.save_steps % per_round == 0 and config.save_total_limit == 2
+        assert config.save_steps == per_round * (5 if flags[:1] == ["--save_rounds"] else 6 if "tiny" in name else 25)
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [
+        ([], 12),
+        (["--num_iterations", "4"], 48),
+        (["--num_iterations", "4", "--updates_per_round", "2"], 96),
+        (["--num_iterations", "2", "--updates_per_round", "4", "--gradient_accumulation_steps", "2"], 48),
+        (["--updates_per_round", "4", "--gradient_accumulation_steps", "8"], 6),
+        (["--max_steps", "5"], 5),
+    ],
+)
+def test_rounds_are_rounds_however_many_steps_they_take(tmp_path: Path, flags: list[str], steps: int) -> None:
+    rounds = [] if flags[:1] == ["--max_steps"] else ["--rounds", "12"]
+    given = [*CPU, *rounds, *flags, "--output_dir", str(tmp_path)]
+    chosen, config, model = parse("webshop_tiny", given)
+    assert config.max_steps == steps
+    changed = differences_from_preset("webshop_tiny", None, chosen, config, model)
+    assert ("max_steps" in changed) == (flags[:1] == ["--max_steps"]) and "save_steps" not in changed
+
+
+def test_rounds_that_end_inside_a_step_are_refused(tmp_path: Path) -> None:
+    flags = ["--rounds", "3", "--gradient_accumulation_steps", "2", "--output_dir", str(tmp_path)]
+    with pytest.raises(ValueError, match="rounds=3 would end inside an optimiser step, which takes 2 rounds.*use 4"):
+        parse("webshop_tiny", [*CPU, *flags])
+
+
+@pytest.mark.parametrize(
+    ("rows", "tasks", "turns", "processes", "steps"),
+    [
+        (64, 16, 15, 1, 16),  # WebShop: 128 episodes of 8.5 turns, 17 launchers' mini-batches
+        (64, 16, 15, 8, 16),
+        (64, 16, 15, 16, 8),  # 8 trajectories a process can't be cut into more
+        (256, 16, 50, 8, 16),  # ALFWorld: 13
+        (256, 128, 4, 4, 16),  # Search-QA: 12
+        (256, 3, 4, 1, 1),
+        (None, 16, 15, 8, 1),
+        (64, 16, None, 8, 1),
+    ],
+)
+def test_a_step_has_about_the_launchers_rows(
+    rows: int | None, tasks: int, turns: int | None, processes: int, steps: int
+) -> None:
+    assert optimiser_steps(rows, tasks, 8, turns, processes) == steps
+
+
+def test_one_step_a_round_is_an_option(tmp_path: Path) -> None:
+    _, config, _ = parse("webshop_7b", [*CPU, "--updates_per_round", "1", "--output_dir", str(tmp_path)])
+    assert config.steps_per_generation == 1 and config.max_steps == 150 and config.save_steps == 25
+
+
+@pytest.mark.parametrize(
+    ("flags", "beta"),
+    [
+        (["--method", "opsd"], 0.0),
+        (["--method", "opsd", "--method_options", '{"form": "gated"}'], 0.01),
+        (["--method", "opsd", "--beta", "0.5"], 0.5),
+        (["--method", "grpo"], 0.01),
+    ],
+)
+def test_opsd_alone_has_no_reference_but_in_the_published_form(tmp_path: Path, flags: list[str], beta: float) -> None:
+    _, config, _ = parse("webshop_3b", [*CPU, *flags, "--output_dir", str(tmp_path)])
+    assert config.beta == beta
+
+
+@pytest.mark.parametrize("backbone", ["3b", "7b", "tiny"])
+def test_alfworld_is_evaluated_on_a_panel_that_it_has(backbone: str) -> None:
+    assert preset(f"alfworld_{backbone}")["panel"] == "valid_seen"
+
+
+def test_flags_override_yaml_and_yaml_overrides_the_preset(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("learning_rate: 0.5\ntop_p: 0.9\ntasks_per_round: 4\nrounds: 7\n")
+    argv = ["--config", str(tmp_path / "run.yaml"), "--learning_rate", "0.25", "--method", "grpo"]
+    _, config, _ = parse("webshop_tiny", [*argv, "--output_dir", str(tmp_path)])
+    assert (config.learning_rate, config.top_p, config.method) == (0.25, 0.9, "grpo")
+    assert config.generation_batch_size == 32 and config.max_steps == 7
+    _, explicit, _ = parse("webshop_tiny", ["--max_steps", "20", "--output_dir", str(tmp_path)])
+    assert explicit.max_steps == 20
+
+
+def test_round_is_spread_over_processes_or_refused_with_numbers_that_work() -> None:
+    assert round_shape(16, 8, 1, 8)["per_device_train_batch_size"] == 16
+    assert round_shape(16, 8, 4, 4) == {
+        "per_device_train_batch_size": 8,
+        "steps_per_generation": 4,
+        "gradient_accumulation_steps": 1,
+    }
+    with pytest.raises(ValueError, match="use 15"):
+        round_shape(16, 8, 1, 5)
+    with pytest.raises(ValueError, match=r"use one of \[1, 2, 4, 8, 16\]"):
+        round_shape(16, 8, 3, 8)
+    with pytest.raises(ValueError, match="webshop_7b"):
+        preset("webshop_70b")
+    with pytest.raises(ValueError, match="'released'"):
+        preset("webshop_7b", "mine")
+
+
+def test_plan_names_panel_rows_and_memory_without_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert recipe.main("webshop_7b", ["--plan", *CPU, "--output_dir", str(tmp_path)]) is None
+    printed = capsys.readouterr().out
+    for line in (
+        "checksum",
+        "memory per GPU, estimate",
+        "host memory per node",
+        "for all that are kept",
+        "turn rows per round, at most",
+        "not as by default: ",
+    ):
+        assert line in printed
+    assert "1920" in printed and len(printed.splitlines()) < 40 and max(map(len, printed.splitlines())) <= 120
+    assert "similarity_threshold" not in printed
+    assert recipe.main("webshop_7b", ["--plan", "--all", "--output_dir", str(tmp_path)]) is None
+    whole = capsys.readouterr().out
+    assert "similarity_threshold: 0.8" in whole and "use_cpu: False" in whole and "bf16: True" in whole
+
+
+def test_plan_counts_the_likeliest_tokens_that_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--plan", *CPU, "--output_dir", str(tmp_path), "--auxiliary_loss", "distribution"]
+    recipe.main("webshop_7b", [*flags, "--distribution_size", "100"])
+    printed = " ".join(capsys.readouterr().out.split())
+    rows = int(printed.partition("turn rows per round, at most ")[2].split()[0])
+    assert f"likeliest tokens {rows * 512 * 100 * 24 / 2**30:.1f}" in printed
+
+
+FSDP = "recipes/accelerate/fsdp2.yaml"
+
+
+def test_plan_for_a_node_is_drawn_up_on_a_laptop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+    vllm = ["--use_vllm", "True", "--vllm_mode", "colocate"]
+    flags = ["--plan", "--plan_for", str(Path(__file__).parents[2] / FSDP), *CPU, "--output_dir", str(tmp_path)]
+    flags += ["--gpu_gib", "80"]
+    assert recipe.main("webshop_7b", [*flags, *vllm]) is None
+    printed = capsys.readouterr().out
+    assert "8 processes, FSDP2" in printed and "trajectories per round" in printed and "1920" in printed
+    for part in (
+        "weights 3.5",
+        "reference 3.5",
+        "optimizer 7.1",
+        "encoder 2.2",
+        "gathered layers",
+        "sampler",
+        "24.0 GiB of 80",
+    ):
+        assert part in printed, part
+    assert "DOES NOT FIT" not in printed
+    assert recipe.main("webshop_7b", [*flags, *vllm, "--gpu_gib", "48"]) is None
+    assert "DOES NOT FIT" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="vllm_gpu_memory_utilization=0.3 of 24 GiB"):
+        recipe.main("webshop_7b", [*flags, *vllm, "--gpu_gib", "24"])
+    with pytest.raises(ValueError, match="--config_file"):
+        recipe.main("webshop_7b", [*flags[1:], *vllm])
+
+
+@pytest.mark.parametrize(
+    ("launch", "options", "says"),
+    [
+        (Launch(8, 1, "FSDP1"), {}, "set fsdp_version: 2"),
+        (Launch(8, 1, "ZeRO-1"), {}, "ZeRO-1, which is not proven"),
+        (Launch(6, 1, "FSDP2"), {"use_vllm": True, "vllm_tensor_parallel_size": 4}, r"Use one of \[1, 2, 3, 6\]"),
+        (Launch(16, 2, "FSDP2"), {"use_vllm": True, "vllm_tensor_parallel_size": 16}, "the 8 processes of a node"),
+    ],
+)
+def test_launches_that_can_not_work_are_refused_before_weights_are_loaded(
+    tmp_path: Path, launch: Launch, options: dict, says: str
+) -> None:
+    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=8, **options)
+    with pytest.raises(ValueError, match=says):
+        check_launch(launch, config, installed=False)
+
+
+def test_missing_vllm_is_said_before_weights_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alignopsd_trl.launch.machine.find_spec", lambda name: None)
+    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=8, use_vllm=True)
+    with pytest.raises(ImportError, match="vllm"):
+        check_launch(Launch(), config)
+    check_launch(Launch(), config, installed=False)
+
+
+def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
+    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, bf16=False, beta=0.0, per_device_train_batch_size=8)
+    shape, one, ddp, fsdp = BACKBONES["7b"], Launch(), Launch(8, 1, "DDP"), Launch(8, 1, "FSDP2", loads_once=True)
+    whole = estimate(shape, config, one)
+    assert whole.training["weights"] == pytest.approx(4 * shape.parameters / 2**30)
+    assert whole.training["reference"] == 0 and whole.training["optimizer"] == 2 * whole.training["gradients"]
+    sharded = estimate(shape, config, fsdp).training
+    for part in ("weights", "gradients", "optimizer"):
+        assert sharded[part] == pytest.approx(whole.training[part] / 8)
+    assert sharded["gathered layers"] > 2
+    spread = estimate(shape, config, ddp).training
+    assert spread["weights"] == whole.training["weights"] and spread["gradient buckets"] == spread["gradients"]
+    zero2 = estimate(shape, config, Launch(8, 1, "ZeRO-2")).training
+    assert zero2["weights"] == whole.training["weights"] and zero2["optimizer"] == sharded["optimizer"]
+    assert estimate(shape, config, one, Loading(2, 0.01)).training["optimizer"] < 2
+    with pytest.raises(OSError, match="nobody/nothing"):
+        backbone("nobody/nothing")
+
+
+def test_prompts_are_counted_where_the_own_loop_samples(tmp_path: Path) -> None:
+    """A pool of 512 MiB, and 128 MiB for what is sampled at once, or what all episodes of a process need."""
+
+    def prompts(launch: Launch = Launch(), **options) -> float:  # noqa: B008
+        plain = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 1}
+        config = AlignOPSDConfig(
+            str(tmp_path), **plain | {"max_prompt_length": 500, "max_completion_length": 12} | options
+        )
+        return estimate(BACKBONES["3b"], config, launch).training["prompts"]
+
+    token = 4 * 36 * 2 * 2 * 128  # bytes: float32, layers, keys and values, heads, channels
+    assert prompts() == pytest.approx(0.5 + 8 * 512 * token / 2**30)
+    assert prompts(max_prompt_length=4, per_device_train_batch_size=4, num_generations=4) == 0.625
+    assert prompts(Launch(2, 1, "DDP")) == prompts()
+    assert prompts(Launch(2, 1, "FSDP2")) == prompts(use_vllm=True) == prompts(top_k=20) == 0
+
+
+def test_host_and_disk_follow_from_who_loads_and_what_is_kept(tmp_path: Path) -> None:
+    options = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "max_steps": 150, "save_steps": 25}
+    shape, weights = BACKBONES["7b"], 4 * BACKBONES["7b"].parameters / 2**30
+    config = AlignOPSDConfig(str(tmp_path), beta=0.01, **options)
+    assert estimate(shape, config, Launch(8, 1, "FSDP2")).host == pytest.approx(16 * weights)
+    assert estimate(shape, config, Launch(8, 1, "FSDP2", loads_once=True)).host == pytest.approx(2 * weights)
+    found = estimate(shape, config, Launch())
+    assert found.checkpoint == pytest.approx(3 * weights) and found.kept == pytest.approx(6 * 3 * weights + weights)
+    few = estimate(shape, AlignOPSDConfig(str(tmp_path), save_total_limit=2, **options), Launch())
+    assert few.kept == pytest.approx(2 * 3 * weights + weights)
+
+
+def test_sampler_holds_as_many_responses_as_its_cache(tmp_path: Path) -> None:
+    options = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "max_prompt_length": 4096}
+    assert sampler(BACKBONES["7b"], AlignOPSDConfig(str(tmp_path), **options), 80.0) is None
+    config = AlignOPSDConfig(str(tmp_path), use_vllm=True, vllm_mode="colocate", **options)
+    found = sampler(BACKBONES["7b"], config, 80.0)
+    token = 2 * 28 * 2 * 4 * 128  # bytes of keys and values: bfloat16, layers, both, heads, channels
+    assert found.sequences == int(found.cache * 2**30 / token / 4608)
+    assert found.share == pytest.approx(24) and found.weights == pytest.approx(14.2, abs=0.1)
+    halved = sampler(
+        BACKBONES["7b"], AlignOPSDConfig(str(tmp_path), use_vllm=True, vllm_max_num_seqs=64, **options), 80.0
+    )
+    assert halved.buffers < found.buffers and halved.sequences >= found.sequences
+
+
+def test_encoders_are_counted_where_their_size_is_known(tmp_path: Path) -> None:
+    assert encoder_bytes("lexical") == encoder_bytes(None) == 0
+    assert encoder_bytes("Qwen/Qwen3-Embedding-0.6B") == pytest.approx(2.38e9, rel=0.01)
+    (tmp_path / "model.safetensors").write_bytes(b"0" * 1000)
+    assert encoder_bytes(str(tmp_path)) == 1000
+    assert encoder_bytes("somebody/encoder") is None
+
+
+OWN = {**LAPTOP, "environment": "webshop_tiny", "model_name_or_path": "tiny", "tasks_per_round": 4, "rounds": 3}
+
+
+def test_recipe_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset by hand, or a module that has one: both are read like a shipped recipe's."""
+    (tmp_path / "own_maze.py").write_text(f"PRESET = {OWN!r}\n")
+    (tmp_path / "own_empty.py").write_text("")
+    (tmp_path / "own_broken.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, own in (("maze", OWN), ("own_maze", None)):
+        arguments, config, model = parse(name, ["--rounds", "5"], own)
+        assert (arguments.environment, model.model_name_or_path, config.max_steps) == ("webshop_tiny", "tiny", 5)
+        assert config.generation_batch_size == 32 and config.output_dir == os.path.abspath(f"outputs/{name}")
+    for name, own, message in (
+        ("maze", {"environment": "maze"}, "does not set 'model_name_or_path'"),
+        ("maze", [1], "is a list; write a mapping"),
+        ("own_empty", None, "with no PRESET in it"),
+        ("no_such_module", None, "is unknown; known are .*webshop_tiny.*PRESET"),
+        ("no such", None, "is unknown"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse(name, [], own)
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        parse("own_broken", [])
+    with pytest.raises(ValueError, match="has no preset 'released'"):
+        parse("maze", ["--preset", "released"], OWN)
+
+
+ONE_GPU = ["webshop_1_5b", "hops_1_5b"]
+
+
+def one_gpu(name: str) -> dict:
+    return runpy.run_path(str(Path(__file__).parents[2] / "recipes" / f"{name}.py"))["PRESET"]
+
+
+@pytest.mark.parametrize("name", ONE_GPU)
+def test_a_recipe_for_one_gpu_follows_a_frozen_teacher(name: str, tmp_path: Path) -> None:
+    for flags in ([], ["--method", "grpo"]):
+        _, config, model = parse(name, ["--plan", "--output_dir", str(tmp_path), *flags], one_gpu(name))
+        assert (model.model_name_or_path, model.dtype) == (BACKBONES["1.5b"].hub_id, "bfloat16") and model.use_peft
+        assert (config.use_vllm, config.vllm_mode, config.bf16, config.beta) == (True, "colocate", True, 0.0)
+        assert (config.teacher_model_kind, config.auxiliary_loss) == ("base", "distribution")
+        assert config.generation_batch_size == 32 and config.steps_per_round == 4 and config.max_steps == 200
+    _, config, model = parse(f"alignopsd_trl.recipes.{name}", [*CPU, "--bf16", "False", "--dtype", "float16"])
+    assert (config.bf16, model.dtype) == (False, "float16")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ONE_GPU)
+@pytest.mark.parametrize("flags", [[], ["--method", "grpo"]])
+def test_a_recipe_for_one_gpu_fits_24_gib(
+    name: str, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--plan", "--plan_for", "one_gpu", "--gpu_gib", "24", "--output_dir", str(tmp_path)]
+    assert recipe.main(name, [*where, *flags], one_gpu(name)) is None
+    printed = capsys.readouterr().out
+    assert "memory per GPU, estimate" in printed and "DOES NOT FIT" not in printed, printed
+
+
+class _Gpu:
+    """Answers as a machine with one GPU would."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, bfloat16: bool = True, gib: float = 24):
+        memory = int(gib * 2**30)
+        answers = {
+            "is_available": True,
+            "is_bf16_supported": bfloat16,
+            "get_device_name": "a GPU",
+            "mem_get_info": (memory, memory),
+            "get_device_properties": SimpleNamespace(total_memory=memory),
+        }
+        for name, answer in answers.items():
+            patch.setattr(torch.cuda, name, lambda *ignored, answer=answer, **also: answer)
+
+
+@pytest.mark.parametrize(("bfloat16", "use_cpu"), [(True, False), (False, False), (True, True)])
+def test_bfloat16_is_the_default_where_a_gpu_has_it(
+    bfloat16: bool, use_cpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=8).bf16 is False
+    monkeypatch.setattr("trl.GRPOConfig.__post_init__", lambda self: None)
+    for check in ("_check_groups", "_check_engine", "_check_conversation", "_check_supported"):
+        monkeypatch.setattr(AlignOPSDConfig, check, lambda *ignored: None)
+    _Gpu(monkeypatch, bfloat16)
+    assert AlignOPSDConfig(str(tmp_path), use_cpu=use_cpu).bf16 is (bfloat16 and not use_cpu)
+
+
+def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job.of(*parse("webshop_tiny", ["--output_dir", str(tmp_path)]))
+    assert job.args.use_cpu and job.args.bf16 is False
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "GPU" not in opening_facts(job)
+    _Gpu(monkeypatch)
+    assert "--use_cpu False takes it" in opening_facts(job)["GPU"]
+    job.args.use_cpu = False
+    said = opening_facts(job)
+    assert said["GPU"] == "a GPU, 24 GiB free, float32" and "--use_vllm --vllm_mode colocate" in said["sampling"]
+
+
+def test_keys_and_values_take_a_share_of_a_gpu(tmp_path: Path) -> None:
+    """And no less than several of the longest rows; on the CPU as much as always."""
+    gib = 2**30
+    assert cache_limits(None, 0.5, row=7) == CacheLimits(512 << 20, 128 << 20)
+    assert cache_limits(20 * gib, 0.5, row=gib // 4) == CacheLimits(8 * gib, 2 * gib, bounds_rollout=True)
+    assert cache_limits(-1.0, 0.5, row=gib) == CacheLimits(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
+    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=128, max_prompt_length=4096)
+    shape = BACKBONES["3b"]
+    found = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=80)
+    free = 80 - sum(found.training[part] for part in ("weights", "optimizer"))
+    assert found.training["prompts"] == pytest.approx(config.kv_memory_share * free)
+    small = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=6).training["prompts"]
+    assert small == pytest.approx(2 * SEVERAL * (4096 + 512) * 512 * 36 * 2 / gib)
+
+
+@pytest.mark.parametrize("bank", ["webshop", "alfworld"])
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_bank_of_another_environment_is_said_by_plan_and_run(
+    bank: str, planned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(AlignOPSDTrainer, "train", lambda self: exit("stops here"))
+    flags = [*CPU, "--skill_bank", bank, "--output_dir", str(tmp_path / "run"), *(["--plan"] if planned else [])]
+    with contextlib.nullcontext() if planned else pytest.raises(SystemExit, match="stops here"):
+        recipe.main("webshop_tiny", flags)
+    said = " ".join(capsys.readouterr().out.split())
+    foreign = "WRONG skill bank of 'alfworld' is used for environment 'webshop'; its own is 'webshop'"
+    assert (foreign in said) is (bank == "alfworld")

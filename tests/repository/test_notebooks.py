@@ -1,0 +1,71 @@
+"""The notebooks run from top to bottom where there is no repository, as on Colab, and each ends in a figure."""
+
+from __future__ import annotations
+
+import os
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.full
+
+nbformat = pytest.importorskip("nbformat", reason='pip install "alignopsd-trl[notebooks]"')
+nbclient = pytest.importorskip("nbclient", reason='pip install "alignopsd-trl[notebooks]"')
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+
+MAKES_A_RUN = """#!/bin/sh
+for folder; do :; done
+mkdir -p "$(dirname "$folder")" && cp -r "{kept}/$(basename "$folder")" "$folder"
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and an `alignopsd train ... --output_dir FOLDER` that gives the kept run of that name."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "alignopsd"
+    command.write_text(MAKES_A_RUN.format(kept=NOTEBOOKS[0].parent / "runs"))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)
+    (tmp_path / "elsewhere").mkdir()
+    return tmp_path / "elsewhere"
+
+
+def executed(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: str) -> list:
+    """Its code cells after each was run twice in a row, in a folder."""
+    for name, value in {"ROUNDS": "1", "TASKS": "6", **settings}.items():
+        monkeypatch.setenv(f"NOTEBOOK_{name}", value)
+    notebook = nbformat.read(path, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "commit notebooks without their outputs"
+    notebook.cells = [deepcopy(cell) for cell in notebook.cells if cell.cell_type == "code" for _ in range(2)]
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+    place = {"metadata": {"path": str(folder)}}
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=place).execute()
+    return notebook.cells
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_cell_runs_twice_in_a_row(path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = executed(path, elsewhere, monkeypatch)
+    shown = [output for output in cells[-1].outputs if "image/png" in output.get("data", {})]
+    assert shown, f"{path.name} does not end in a figure"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_first_cell_brings_what_a_lone_notebook_needs(path: Path) -> None:
+    first = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    assert '    %pip install -q "alignopsd-trl[studies]"' in first
+    known = (path.parent / "runs" / "README.md").read_text(encoding="utf-8").replace("outputs/", "runs/").splitlines()
+    asked = [line.strip().removeprefix("!") for line in first.splitlines() if "!alignopsd" in line]
+    assert set(asked) <= set(known), "notebooks/runs was made by other commands"
+
+
+def test_the_quickstart_takes_a_model_of_ones_own(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alignopsd_trl.common.models import resolve_model
+
+    path = next(path for path in NOTEBOOKS if path.stem == "quickstart")
+    executed(path, elsewhere, monkeypatch, MODEL=str(resolve_model("tiny")), TASKS="2")
