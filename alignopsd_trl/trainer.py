@@ -345,7 +345,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 credit = checked_credit(self.method, batch, teacher, number)
                 if self._texts is not None:
                     credit.trace["privileged_text"] = [turn.privileged_text for turn in batch.turns]
-                rows = self.row_maker.rows(batch, credit, self.method.coefficients(number).policy)
+                rows = self.row_maker.rows(batch, credit, self.method.policy_weight)
             played = Round(number, update, trajectories, batch, credit, replays)
             for listener in self._listeners:
                 if listener.listens(number):
@@ -442,7 +442,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         turns."""
         if return_outputs:
             raise ValueError("AlignOPSDTrainer does not return outputs")
-        return self.update.loss(model, inputs, self.method.coefficients(self._round).auxiliary)
+        return self.update.loss(model, inputs, self.method.auxiliary_weight)
 
     # Evaluation
 

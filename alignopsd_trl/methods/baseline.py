@@ -10,7 +10,7 @@ import torch
 from alignopsd_trl.common.options import as_mapping, read_options
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, imitated, outcome
+from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, imitated
 from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.turns import TurnBatch
 
@@ -96,10 +96,3 @@ def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
 def token_mean(batch: TurnBatch, name: str, values: torch.Tensor) -> dict[str, float]:
     """Returns a metric, the mean over the scored tokens of this process; empty without any."""
     return {name: float(values[batch.scored_mask].mean())} if batch.scored_mask.any() else {}
-
-
-class WeightedAdvantage(Baseline):
-    """A baseline that multiplies the outcome advantage by weights from gaps, rollout by rollout."""
-
-    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        return outcome(batch, self.config).advantage == 0

@@ -77,6 +77,13 @@ def imitated(batch: TurnBatch, advantage: torch.Tensor) -> torch.Tensor:
     return torch.where(batch.privileged, advantage.clamp_min(0.0), advantage)
 
 
+def not_scored(method: Method, batch: TurnBatch) -> torch.Tensor:
+    """Returns the turns ``(M,)`` bool whose credit does not depend on their log-probs, as the method declares."""
+    if not method.weighs_outcome:
+        return torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)
+    return outcome(batch, method.config).advantage == 0
+
+
 @register
 class GRPO(Method):
     """Group-relative advantages, plus the residual of the invalid-action penalty if there is one."""

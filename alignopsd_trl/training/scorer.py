@@ -14,6 +14,7 @@ from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Method
+from alignopsd_trl.methods.grpo import not_scored
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.sampling.snapshot import Snapshot
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
@@ -76,7 +77,7 @@ class Scorer:
         if self.config.mask_truncated_completions:
             kept = torch.tensor([not turn.truncated for turn in batch.turns], dtype=torch.bool)
             batch = replace(batch, policy_mask=batch.policy_mask & kept.to(self.policy.device)[:, None])
-        idle = method.zero_advantage(batch)
+        idle = not_scored(method, batch)
         if self.config.skip_zero_advantage:
             batch = replace(batch, scored=~idle)
         if not self.config.teach_solved:

@@ -1,4 +1,4 @@
-"""What the environment answered to this very action."""
+"""Two functions that give the teacher a text for a turn: ``privileged="next_observation"`` and ``"feedback"``."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ def next_observation(turn: Turn) -> str | None:
     better words for this than its observation gives them as ``Step.info["next_observation"]``."""
     answer = turn.info.get("next_observation", turn.observation)
     return f"After the action {turn.action} you will see: {answer}" if turn.action and answer else None
+
+
+def feedback(turn: Turn) -> str | None:
+    """Returns what the environment itself says of the action, ``Step.info["feedback"]``; `None` where it gave none."""
+    return turn.info.get("feedback")
