@@ -101,3 +101,10 @@ def blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int]
         observation="",
         history_shortened=shortened,
     )
+
+
+def replayed(number: int, action: str) -> Turn:
+    """Returns a turn without prompt or response, whose action is given."""
+    turn = blank_turn(number, "", [], [], False)
+    turn.action = action
+    return turn
