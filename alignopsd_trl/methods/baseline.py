@@ -67,13 +67,14 @@ def step_credit(
     state: torch.Tensor,
     trace: dict[str, torch.Tensor] | None = None,
 ) -> Credit:
-    """Makes credit from advantages that compare the turns of one state. They become 0 in a task with a single rollout.
-    A metric counts the share of turns whose state occurs in another turn too.
+    """Makes the credit of a method that compares turns which start in the same state. Advantages become 0 in a task
+    with a single rollout. ``credit/shared_state_share`` is the share of turns whose state another turn has too.
 
     Args:
-        shaped: ``(M,)`` advantages of turns.
-        steps: ``(M,)`` the part of them that compares the turns of a state, for the records.
-        state: ``(M,)`` int64, the group of each turn's state.
+        shaped: ``(M,)`` the method's advantage of each turn.
+        steps: ``(M,)`` the part of it that comes from the comparison, for the records.
+        state: ``(M,)`` int64; turns of equal numbers start in the same state.
+        trace: further columns of the records, ``(M,)`` each.
     """
     shaped = imitated(batch, shaped.masked_fill(batch.groups.siblings < 2, 0.0))
     shared = torch.bincount(state)[state] > 1
@@ -88,7 +89,8 @@ def identity_scores(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
 
 
 def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
-    """Returns delta = l+ - l of the rollout snapshot, ``(M, L)`` float32, 0 for tokens that are not scored."""
+    """Returns delta, ``(M, L)`` float32: the log-prob of each token under the turn's own privileged view minus that of
+    the policy that sampled it; 0 for tokens that are not scored."""
     assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
     return (identity_scores(batch, teacher) - batch.student_log_probs) * batch.scored_mask
 

@@ -110,11 +110,11 @@ class Lockstep:
 
 
 class Driver:
-    """Resumes each coroutine as soon as it has the result that it awaits.
+    """Runs coroutines, such as episodes, side by side, and resumes each as soon as the result that it awaits is there.
 
     Args:
-        works: coroutines that await nothing but `result_of` futures of the samplers and queues.
-        samplers, queues: are advanced and flushed for them.
+        works: the coroutines. They await only futures of these samplers and queues, through `result_of`.
+        samplers, queues: sample responses and call environments; the driver advances the ones and flushes the others.
 
     Attributes:
         live: the number of coroutines that have not ended.

@@ -1,6 +1,7 @@
 """The privileged view of the policy: the same weights under prompts with the skill in their slot.
 
-Nothing here has gradients, and all of it uses the rollouts' snapshot. Every process must make the same calls.
+It thinks and scores without gradients, with the weights that played the rollouts. Every process must make the same
+calls.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class ScoringModel(Protocol):
         """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
 
     def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what `shared` and `states` return, from one forward."""
+        """Returns the results of `shared` and of `states`, which one forward makes."""
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns ids and float32 values of the ``count`` largest logits, ``(n, T, count)`` each.

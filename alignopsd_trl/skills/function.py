@@ -15,8 +15,9 @@ class SkillFunction:
     """Skills from a function, in place of a `SkillBank`.
 
     Args:
-        function: maps the task's text, its ``task_key`` and its ``data_source``, or the task's text and its row of the
-            dataset, to the skill block. An empty text means none. Equal tasks must get equal texts in every process.
+        function: returns the skill block of a task. It takes the task's text, its ``task_key`` and its ``data_source``,
+            or the task's text and its row of the dataset. An empty text means no skill. Equal tasks must get equal
+            texts in every process.
 
     Attributes:
         reads_row (`bool`): whether the function takes two arguments, of which the second is the row.

@@ -32,10 +32,10 @@ class DecisionStates:
     """Reasoning traces and actions of the privileged view and of the policy at M turns, with their embeddings.
 
     Args:
-        teacher, student: M of each.
-        table: ``(n, D)`` float32, one row for each distinct text that is not empty.
-        columns: ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the traces of the teacher, those of
-            the student and, if the action filter needs them, the actions of both.
+        teacher, student: the traces and actions of the M turns.
+        table: ``(n, D)`` float32 embeddings, one row for each distinct text that is not empty.
+        columns: tensors ``(M,)`` int64 that give the row of ``table`` of each turn, -1 for an empty text: first for the
+            teacher's traces, then for the student's and, if the action filter needs them, for the actions of both.
     """
 
     teacher: list[Thought]

@@ -122,7 +122,8 @@ def aligned_log_probs(
 
 
 def mix_views(views: torch.Tensor, weights: torch.Tensor, aggregation: str) -> torch.Tensor:
-    """Mixes the log-probs of K views, ``(n, K, ...)``, with weights ``(n, K)``: ``(n, ...)``."""
+    """Mixes the log-probs of K views, ``(n, K, ...)``, with weights ``(n, K)``, to ``(n, ...)``: as probabilities for
+    ``"probability_mixture"``, else as log-probs."""
     weight = weights.to(views.dtype)[..., None]
     if aggregation == "probability_mixture":
         return (views + weight.log()).logsumexp(1)

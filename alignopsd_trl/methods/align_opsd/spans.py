@@ -137,7 +137,8 @@ def _columns(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> i
 
 
 def _shifts(batch: TurnBatch, matches: Correspondence, options: AlignOPSDOptions, columns: int | None) -> Shifts:
-    """Computes the shifts in the compared tasks. Turns of other tasks get 0, which does not count."""
+    """Computes how far each turn's profile lies from that of the turn before. Turns of tasks that were not matched get
+    0, and their shifts do not count."""
     value = torch.zeros(len(batch), dtype=torch.float64, device=batch.task.device)
     counts = torch.zeros_like(value, dtype=torch.bool)
     for task in matches.tasks:
