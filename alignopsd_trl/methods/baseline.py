@@ -45,10 +45,15 @@ def credit_of(
     trace: dict[str, torch.Tensor],
     gap: torch.Tensor | None = None,
 ) -> Credit:
-    """Makes credit from ``(M,)`` or ``(M, L)`` shaped advantages and the residual and metrics of ``found``.
+    """Makes the credit of a baseline.
 
-    The trace's column ``outcome_advantage`` is the advantage of ``found``; `checked_credit` adds the shaped one as
-    ``advantage``. ``gap``, ``(M, L)``, is recorded token by token.
+    Args:
+        found: the outcome advantage, recorded as ``outcome_advantage``, with its metrics and the residual of invalid
+            actions.
+        shaped: ``(M,)`` or ``(M, L)``, the method's own advantages. `checked_credit` records their mean over each
+            turn's tokens as ``advantage``.
+        metrics, trace: further metrics, and columns of the records.
+        gap: ``(M, L)``, recorded token by token.
     """
     residual = {} if found.residual is None else {"residual": found.residual}
     columns = {"outcome_advantage": found.advantage} | residual | trace

@@ -132,8 +132,8 @@ class Driver:
         self.live = len(works)
 
     def run(self) -> None:
-        """Plays for `SLICE` seconds at most, and no longer than until all coroutines have ended or wait for a sampler
-        that `waits_for_all`."""
+        """Runs the coroutines for at most `SLICE` seconds. Ends earlier where all have ended, or all that are left wait
+        for a sampler that `waits_for_all`."""
         end = time.monotonic() + SLICE
         while self.live and time.monotonic() < end:
             if self._go_on() or any([calls.flush() for calls in self._queues]):

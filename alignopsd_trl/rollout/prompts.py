@@ -88,7 +88,7 @@ def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A view whose privileged prompt fits, with a prompt of it and its token ids."""
+    """A view whose history is short enough that the prompt with the skill fits, and that prompt with its token ids."""
 
     view: View
     shown: Rendered

@@ -67,7 +67,11 @@ class SkillFunction:
 
 
 def _reads_row(function: Callable, name: str) -> bool:
-    """Returns whether a function takes two arguments, of which the second is the row, and not three."""
+    """Returns whether a function takes two arguments (the task's text and its row); `False` for one that takes three.
+
+    Raises:
+        SkillBankError: if it takes neither.
+    """
     signature = inspect.signature(function)
     for count in (3, 2):
         try:

@@ -214,7 +214,8 @@ def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def eligibility(rollout: torch.Tensor, teacher_valid: torch.Tensor, student_valid: torch.Tensor) -> torch.Tensor:
-    """The structural mask of one task (method facts C.13; a task has one data source, so there is nothing to compare).
+    """Computes which turns of one task may be matched at all (method facts C.13): turns of different rollouts whose
+    traces parsed. A task has one data source, so the paper's condition on data sources always holds.
 
     Args:
         rollout: ``(m,)`` integers.

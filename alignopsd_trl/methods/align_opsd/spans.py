@@ -130,7 +130,8 @@ def _possible(batch: TurnBatch) -> torch.Tensor:
 
 
 def _columns(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> int | None:
-    """Counts the turns of all processes, which normalise the entropy distance. `None` for other distances."""
+    """Returns the number of turns of all processes, by which the distance ``"entropy"`` is normalised. `None` for other
+    distances."""
     if options.profile_distance != "entropy":
         return None
     return _total(torch.ones_like(batch.task), teacher)
