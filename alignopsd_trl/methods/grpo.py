@@ -71,7 +71,8 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
 
 
 def imitated(batch: TurnBatch, advantage: torch.Tensor) -> torch.Tensor:
-    """Raises negative advantages ``(M,)`` to 0 in episodes that the teacher played."""
+    """Raises negative advantages ``(M,)`` to 0 in episodes that the teacher played (``privileged_siblings``): the
+    policy imitates the teacher's successes and learns nothing from its failures."""
     if batch.privileged is None:
         return advantage
     return torch.where(batch.privileged, advantage.clamp_min(0.0), advantage)

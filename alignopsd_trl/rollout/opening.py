@@ -91,7 +91,8 @@ def _arguments(trajectory: Trajectory, environments: ValidatedBatch) -> dict[str
 
 
 def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -> None:
-    """Calls the environments' `finish`, for what is known only when an episode is over."""
+    """Calls the environments' `finish` for episodes that did not fail, and notes the `Ending`: what is known only when
+    an episode is over, such as its reward."""
     ended = [episode for episode in episodes if not episode.trajectory.failed]
     endings = environments.finish([episode.slot for episode in ended])
     for episode, ending in zip(ended, endings, strict=True):

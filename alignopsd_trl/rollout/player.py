@@ -65,11 +65,11 @@ class Player:
             win it (`Step.lost`). For callers that need the winner alone.
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
             first ones. They are trained on the ordinary prompt, so the sampler's log-probs of their turns are dropped.
-        teacher: samples these episodes; by default ``sampler``.
-        hand_over: where an engine has the weights of one of the two alone: gives it the teacher's while the context is
-            open. These episodes are then played after the others.
-        sampling_seed: part of the seed of each request, beside the episode's seeds, its number among equal ones, its
-            label in ``draws`` and the turn's number.
+        teacher: samples the privileged siblings; by default ``sampler``.
+        hand_over: context in which the engine has the teacher's weights, for an engine that holds the weights of either
+            policy or teacher. Privileged siblings are then played after the others.
+        sampling_seed: part of the seed of each request. The other parts are the episode's seeds, its number among
+            episodes of equal seeds, its label in ``draws`` and the turn's number.
         update: the number of updates before these episodes are trained on, for `Turn.staleness`.
         settings: settings of sampling that an agent's own requests must not change; another value is refused.
     """

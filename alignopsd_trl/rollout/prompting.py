@@ -133,7 +133,8 @@ class Prompting:
         return turns
 
     def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[Rendered, list[int]]]:
-        """Yields the ordinary prompts and their ids. Those that equal the privileged prompt are encoded already."""
+        """Yields the prompts that the policy reads, with their token ids. A prompt that equals the privileged one takes
+        the ids of that one."""
         prompts = [one.shown if self.skills_in_rollout else self.renderer.show(one.view, "") for one in fitted]
         encoded = iter(
             self.renderer.encode([prompt for prompt, one in zip(prompts, fitted, strict=True) if prompt != one.shown])

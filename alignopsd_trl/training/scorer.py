@@ -112,8 +112,15 @@ class Scorer:
         among: torch.Tensor | None = None,
         prefixes: PrefixCache | None = None,
     ) -> torch.Tensor:
-        """Returns log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference; 0
-        for turns that nothing needs and for those outside ``among``, ``(M,)`` bool."""
+        """Scores responses under their own prompts.
+
+        Args:
+            reference: whether the reference scores, in place of the policy.
+            among: ``(M,)`` bool, the turns to score; by default all that something reads.
+
+        Returns:
+            Log-probs ``(M, L)``, 0 for the turns that are not scored.
+        """
         every = reference or self.trained.needs_old_log_probs or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
         wanted = wanted if among is None else wanted & among
