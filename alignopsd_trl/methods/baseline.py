@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from alignopsd_trl.common.options import as_mapping, read_options
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, imitated
-from alignopsd_trl.methods.token_gaps import token_gaps
+from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -57,34 +56,12 @@ def credit_of(
     """
     residual = {} if found.residual is None else {"residual": found.residual}
     columns = {"outcome_advantage": found.advantage} | residual | trace
+    tokens = {} if gap is None else token_gaps(batch, identity=gap)
     return Credit(
         token_advantages(shaped, batch.policy_mask, found.residual),
         found.metrics | metrics,
-        trace={name: column.tolist() for name, column in columns.items()} | token_gaps(batch, identity=gap),
+        trace={name: column.tolist() for name, column in columns.items()} | tokens,
     )
-
-
-def step_credit(
-    batch: TurnBatch,
-    found: OutcomeAdvantage,
-    shaped: torch.Tensor,
-    steps: torch.Tensor,
-    state: torch.Tensor,
-    trace: dict[str, torch.Tensor] | None = None,
-) -> Credit:
-    """Makes the credit of a method that compares turns which start in the same state. Advantages become 0 in a task
-    with a single rollout. ``credit/shared_state_share`` is the share of turns whose state another turn has too.
-
-    Args:
-        shaped: ``(M,)`` the method's advantage of each turn.
-        steps: ``(M,)`` the part of it that comes from the comparison, for the records.
-        state: ``(M,)`` int64; turns of equal numbers start in the same state.
-        trace: further columns of the records, ``(M,)`` each.
-    """
-    shaped = imitated(batch, shaped.masked_fill(batch.groups.siblings < 2, 0.0))
-    shared = torch.bincount(state)[state] > 1
-    metrics = {"credit/shared_state_share": float(shared.double().mean())} if len(batch) else {}
-    return credit_of(batch, found, shaped, metrics, {"step_advantage": steps, "state_group": state} | (trace or {}))
 
 
 def identity_scores(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
@@ -103,3 +80,20 @@ def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
 def token_mean(batch: TurnBatch, name: str, values: torch.Tensor) -> dict[str, float]:
     """Returns a metric, the mean over the scored tokens of this process; empty without any."""
     return {name: float(values[batch.scored_mask].mean())} if batch.scored_mask.any() else {}
+
+
+@torch.no_grad()
+def token_gaps(batch: TurnBatch, **gaps: torch.Tensor) -> dict[str, list[Any]]:
+    """Makes the columns ``token_<name>_gaps`` of a trace.
+
+    Args:
+        batch: M turns.
+        gaps: ``(M, L)`` log-prob of each sampled token under a privileged view less the student's, in nats.
+
+    Returns:
+        For each gap, M float16 arrays with a value for each token of the response; `None` for a turn that was not
+        scored or is not optimised. float16 keeps three digits of a gap below 2,048 nats.
+    """
+    mask = batch.scored_mask
+    parts = {name: gap[mask].half().cpu().split(mask.sum(1).tolist()) for name, gap in gaps.items()}
+    return {f"token_{name}_gaps": [part.numpy() if len(part) else None for part in of] for name, of in parts.items()}

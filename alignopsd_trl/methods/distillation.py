@@ -13,9 +13,8 @@ import torch
 
 from alignopsd_trl.common.options import Count, Size
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
+from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_gaps, token_mean
 from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss
-from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
