@@ -1,4 +1,4 @@
-"""One file per row of the results table; see `alignopsd_trl.methods.base` for the hooks."""
+"""The rows of the results table; see `alignopsd_trl.methods.base` for the hooks."""
 
 from alignopsd_trl.methods.base import Credit, Method, Teacher
 from alignopsd_trl.methods.contract import MethodError, check_credit, checked_credit

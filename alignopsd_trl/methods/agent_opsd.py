@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from alignopsd_trl.common.options import Size
+from alignopsd_trl.common.options import Size, option
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentOPSDOptions:
-    mode: Literal["signed", "telescoping"] = field(
-        default="signed",
-        metadata={
-            "help": "'signed': weights from the oriented belief steps (the paper's form). 'telescoping': the outcome "
-            "less the prior, shared out in proportion to the steps.",
-        },
+    mode: Literal["signed", "telescoping"] = option(
+        "signed",
+        "'signed': weights from the oriented belief steps (the paper's form). 'telescoping': the outcome "
+        "less the prior, shared out in proportion to the steps.",
     )
-    mixing: Size = field(default=0.5, metadata={"help": "lambda (0.5 in the paper)."})
-    band: Size = field(default=0.2, metadata={"help": "b: weights stay in [1 - b, 1 + b]."})
-    gamma: Size = field(default=0.95, metadata={"help": "Decay of earlier evidence."})
+    mixing: Size = option(0.5, "lambda (0.5 in the paper).")
+    band: Size = option(0.2, "b: weights stay in [1 - b, 1 + b].")
+    gamma: Size = option(0.95, "Decay of earlier evidence.")
 
 
 @register

@@ -56,11 +56,10 @@ def credit_of(
     """
     residual = {} if found.residual is None else {"residual": found.residual}
     columns = {"outcome_advantage": found.advantage} | residual | trace
-    tokens = {} if gap is None else token_gaps(batch, identity=gap)
     return Credit(
         token_advantages(shaped, batch.policy_mask, found.residual),
         found.metrics | metrics,
-        trace={name: column.tolist() for name, column in columns.items()} | tokens,
+        trace={name: column.tolist() for name, column in columns.items()} | token_gaps(batch, identity=gap),
     )
 
 
@@ -83,7 +82,7 @@ def token_mean(batch: TurnBatch, name: str, values: torch.Tensor) -> dict[str, f
 
 
 @torch.no_grad()
-def token_gaps(batch: TurnBatch, **gaps: torch.Tensor) -> dict[str, list[Any]]:
+def token_gaps(batch: TurnBatch, **gaps: torch.Tensor | None) -> dict[str, list[Any]]:
     """Makes the columns ``token_<name>_gaps`` of a trace.
 
     Args:
@@ -94,6 +93,9 @@ def token_gaps(batch: TurnBatch, **gaps: torch.Tensor) -> dict[str, list[Any]]:
         For each gap, M float16 arrays with a value for each token of the response; `None` for a turn that was not
         scored or is not optimised. float16 keeps three digits of a gap below 2,048 nats.
     """
-    mask = batch.scored_mask
-    parts = {name: gap[mask].half().cpu().split(mask.sum(1).tolist()) for name, gap in gaps.items()}
-    return {f"token_{name}_gaps": [part.numpy() if len(part) else None for part in of] for name, of in parts.items()}
+    mask, columns = batch.scored_mask, {}
+    for name, gap in gaps.items():
+        if gap is not None:
+            parts = gap[mask].half().cpu().split(mask.sum(1).tolist())
+            columns[f"token_{name}_gaps"] = [part.numpy() if len(part) else None for part in parts]
+    return columns

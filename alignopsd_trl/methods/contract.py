@@ -15,12 +15,8 @@ import torch
 from alignopsd_trl.methods.base import Credit, Method, Teacher
 from alignopsd_trl.turns import TurnBatch
 
-_NEEDS = {
-    "score": "needs_teacher",
-    "vocabulary": "needs_teacher",
-    "thoughts": "needs_teacher",
-    "encode": "needs_encoder",
-}  # calls of a `Teacher`; `gather` is free to all
+_NEEDS = dict.fromkeys(("score", "vocabulary", "thoughts"), "needs_teacher") | {"encode": "needs_encoder"}
+"""What each call of a `Teacher` needs; `gather` is free to all."""
 
 
 class MethodError(RuntimeError):
@@ -71,26 +67,22 @@ class DeclaredTeacher:
         return getattr(self._teacher, call)
 
 
-class _UnscoredBatch(TurnBatch):
-    """A batch that raises when a method reads log-probs that it did not declare."""
-
-    _reason: MethodError
-
-    @property
-    def student_log_probs(self) -> torch.Tensor:  # type: ignore[override]
-        raise self._reason
-
-
 def _declared_batch(method: Method, batch: TurnBatch) -> TurnBatch:
+    """Returns a batch that raises when the method reads log-probs that it did not declare."""
+
+    class Unscored(TurnBatch):
+        @property
+        def student_log_probs(self) -> torch.Tensor:  # type: ignore[override]
+            raise _undeclared(method, "batch.student_log_probs", "needs_student_log_probs")
+
     if method.needs_student_log_probs and batch.student_log_probs is None:
         raise MethodError(
             f"method {method.name!r} needs batch.student_log_probs: score the responses under their own prompts first"
         )
     if method.needs_student_log_probs or method.takes_student_log_probs:
         return batch
-    unscored = object.__new__(_UnscoredBatch)
-    reason = _undeclared(method, "batch.student_log_probs", "needs_student_log_probs")
-    vars(unscored).update(vars(batch), _reason=reason)
+    unscored = object.__new__(Unscored)
+    vars(unscored).update(vars(batch))
     return unscored
 
 
@@ -98,13 +90,7 @@ def _declared_batch(method: Method, batch: TurnBatch) -> TurnBatch:
 
 
 def check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
-    """Raises [`MethodError`] unless ``credit`` fits the batch and is valid, see [`Credit`].
-
-    Args:
-        credit: the result of the method.
-        batch: its argument.
-        name: the method's name, for the message.
-    """
+    """Raises [`MethodError`] unless the ``credit`` of method ``name`` fits the batch and is valid, see [`Credit`]."""
 
     def fail(problem: str) -> None:
         raise MethodError(f"method {name!r}: {problem}")
@@ -113,7 +99,11 @@ def check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
         fail(f"assign must return a Credit, not {type(credit).__name__}")
     _check_advantages(credit.advantages, batch, fail)
     for key, target in credit.targets.items():
-        _check_target(f"targets[{key!r}]", target, batch, fail)
+        place, shape = f"targets[{key!r}]", tuple(batch.policy_mask.shape)
+        _check_tensor(place, target, batch.policy_mask, fail)
+        if target.dim() not in (2, 3) or target.shape[:2] != shape:
+            fail(f"{place} has the shape {tuple(target.shape)}; it must be {shape}, with at most one dimension more")
+        _check_finite(place, target, fail)
     for key, value in credit.metrics.items():
         if not isinstance(value, Real):
             fail(f"metrics[{key!r}] must be a number, not {type(value).__name__}; use float(...)")
@@ -136,16 +126,6 @@ def _check_advantages(advantages: Any, batch: TurnBatch, fail: Callable[[str], N
     if bool((advantages[~mask] != 0).any()):
         row = int((advantages.masked_fill(mask, 0.0) != 0).any(1).nonzero()[0])
         fail(f"advantages must be 0 outside batch.policy_mask; row {row} has others, see token_advantages()")
-
-
-def _check_target(place: str, target: Any, batch: TurnBatch, fail: Callable[[str], None]) -> None:
-    _check_tensor(place, target, batch.policy_mask, fail)
-    if target.dim() not in (2, 3) or target.shape[:2] != batch.policy_mask.shape:
-        fail(
-            f"{place} has the shape {tuple(target.shape)}; it must be {tuple(batch.policy_mask.shape)}, with at most "
-            "one dimension more"
-        )
-    _check_finite(place, target, fail)
 
 
 def _check_tensor(place: str, value: Any, mask: torch.Tensor, fail: Callable[[str], None]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from alignopsd_trl.common.options import Count, Size
+from alignopsd_trl.common.options import Count, Size, option
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
@@ -15,21 +15,15 @@ from alignopsd_trl.turns import TurnBatch
 
 @dataclass(frozen=True)
 class RLSDOptions:
-    mixing: Size = field(default=0.5, metadata={"help": "lambda at the first update (0.5 in all published figures)."})
-    band: Size = field(default=0.2, metadata={"help": "eps_w: weights stay in [1 - band, 1 + band]."})
-    decay_steps: Count = field(
-        default=100,
-        metadata={
-            "help": "Updates over which lambda falls to 0: 100 in the launchers of the published table, 60 in the "
-            "authors' own code, 0 (constant) in the SDAR paper's table."
-        },
+    mixing: Size = option(0.5, "lambda at the first update (0.5 in all published figures).")
+    band: Size = option(0.2, "eps_w: weights stay in [1 - band, 1 + band].")
+    decay_steps: Count = option(
+        100,
+        "Updates over which lambda falls to 0: 100 in the launchers of the published table, 60 in the "
+        "authors' own code, 0 (constant) in the SDAR paper's table.",
     )
-    warmup_steps: Count = field(
-        default=0, metadata={"help": "Updates over which lambda rises before it falls (authors' code: optional)."}
-    )
-    negative_only: bool = field(
-        default=False, metadata={"help": "Reweight failed rollouts only (an option of the authors' code)."}
-    )
+    warmup_steps: Count = option(0, "Updates over which lambda rises before it falls (authors' code: optional).")
+    negative_only: bool = option(False, "Reweight failed rollouts only (an option of the authors' code).")
 
 
 @register

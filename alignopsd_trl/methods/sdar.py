@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from alignopsd_trl.common.options import Size
+import torch
+
+from alignopsd_trl.common.options import Size, option
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
+from alignopsd_trl.methods.objectives import gated_loss
 from alignopsd_trl.methods.registry import register
 
 
 @dataclass(frozen=True)
 class SDAROptions(AuxiliaryOptions):
-    gate_beta: Size = field(
-        default=5.0, metadata={"help": "Slope of the gate (5 in the published figures; 0, 1 and 10 were swept)."}
-    )
+    gate_beta: Size = option(5.0, "Slope of the gate (5 in the published figures; 0, 1 and 10 were swept).")
 
 
 @register
@@ -31,6 +32,7 @@ class SDAR(Distillation):
     name = "sdar"
     Options = SDAROptions
 
-    @property
-    def gate_slope(self) -> float:
-        return self.options.gate_beta
+    def auxiliary(
+        self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
+    ) -> torch.Tensor:
+        return gated_loss(log_probs, targets["teacher"], self.options.gate_beta)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from alignopsd_trl.common.options import Size
+from alignopsd_trl.common.options import Size, option
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
 from alignopsd_trl.methods.objectives import weighted_k3_loss
 from alignopsd_trl.methods.registry import register
@@ -14,9 +14,7 @@ from alignopsd_trl.methods.registry import register
 
 @dataclass(frozen=True)
 class SkillSDOptions(AuxiliaryOptions):
-    coefficient: Size = field(
-        default=0.001, metadata={"help": "Weight of the k3 loss (0.001 in every published figure)."}
-    )
+    coefficient: Size = option(0.001, "Weight of the k3 loss (0.001 in every published figure).")
 
 
 @register

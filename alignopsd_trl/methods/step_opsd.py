@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from alignopsd_trl.common.options import Count, Size
+from alignopsd_trl.common.options import Count, Size, option
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
@@ -16,29 +16,18 @@ from alignopsd_trl.turns import TurnBatch
 
 @dataclass(frozen=True)
 class StepOPSDOptions:
-    aggregate: Literal["token", "turn"] = field(
-        default="token",
-        metadata={
-            "help": "'token': weights per token, then equal steps (the first author's code). 'turn': one weight a "
-            "turn from its mean gap (AgentOPSD's code, mode 'tether', there with mixing 0.5). Which of the two the "
-            "published row ran is unknown.",
-        },
+    aggregate: Literal["token", "turn"] = option(
+        "token",
+        "'token': weights per token, then equal steps (the first author's code). 'turn': one weight a "
+        "turn from its mean gap (AgentOPSD's code, mode 'tether', there with mixing 0.5). Which of the two the "
+        "published row ran is unknown.",
     )
-    shape: Literal["sigmoid", "exp"] = field(
-        default="sigmoid",
-        metadata={"help": "f of aggregate='token': 2 sigmoid (default) or exp."},
-    )
-    band: Size = field(default=0.2, metadata={"help": "alpha: weights stay in [1 - band, 1 + band]."})
-    mixing: Size = field(
-        default=0.2, metadata={"help": "lambda at the first update (0.2 in the paper, 0.05 to 0.5 in its scripts)."}
-    )
-    decay_steps: Count = field(default=50, metadata={"help": "Updates over which lambda falls to 0; 0: constant."})
-    equal_steps: bool = field(
-        default=True, metadata={"help": "Rescale turns toward equal mean |advantage| (aggregate='token')."}
-    )
-    step_ratio: Size = field(
-        default=2.0, metadata={"help": "The rescaling factor stays in [1 / step_ratio, step_ratio]."}
-    )
+    shape: Literal["sigmoid", "exp"] = option("sigmoid", "f of aggregate='token': 2 sigmoid (default) or exp.")
+    band: Size = option(0.2, "alpha: weights stay in [1 - band, 1 + band].")
+    mixing: Size = option(0.2, "lambda at the first update (0.2 in the paper, 0.05 to 0.5 in its scripts).")
+    decay_steps: Count = option(50, "Updates over which lambda falls to 0; 0: constant.")
+    equal_steps: bool = option(True, "Rescale turns toward equal mean |advantage| (aggregate='token').")
+    step_ratio: Size = option(2.0, "The rescaling factor stays in [1 / step_ratio, step_ratio].")
 
 
 @register

@@ -1,4 +1,4 @@
-"""Vanilla: the initial policy, evaluated as it is."""
+"""Vanilla and Skill-Prompt*: the initial policy, evaluated without and with the skill in its prompt."""
 
 from __future__ import annotations
 
@@ -12,3 +12,11 @@ class Vanilla(Baseline):
 
     name = "vanilla"
     trains = False
+
+
+@register
+class SkillPrompt(Vanilla):
+    """Vanilla's weights, evaluated with skills: a starred row of the paper's table. Confidence: high."""
+
+    name = "skill_prompt"
+    skills_in_evaluation = True

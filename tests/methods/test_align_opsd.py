@@ -296,7 +296,7 @@ def test_options_of_a_baseline_are_refused() -> None:
 
 
 def test_a_batch_enters_each_room_once() -> None:
-    """How far a reader has to travel: `assign` goes to thinking, correspondence, rectification, spans, credit and the
+    """How far a reader has to travel: `assign` goes to correspondence, rectification, spans, credit and the
     report in this order, and none of them leads into another."""
     rooms: list[str] = []
 
@@ -316,7 +316,6 @@ def test_a_batch_enters_each_room_once() -> None:
     finally:
         sys.setprofile(None)
     assert [room for room in rooms if room != "method"] == [
-        "thinking",
         "correspondence",
         "rectification",
         "spans",

@@ -9,9 +9,8 @@ import torch
 from fakes.tables import SEEDS, config, draw, empty_world, rollouts, small_world
 
 from alignopsd_trl.methods import checked_credit, get_method
-from alignopsd_trl.methods.align_opsd.credit import allocate, density_box, turn_weights
+from alignopsd_trl.methods.align_opsd.credit import allocate, density_box, temperature_of_std, turn_weights, weight_std
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.methods.align_opsd.temperature import temperature_of_std, weight_std
 
 # A temperature by the spread of the weights
 

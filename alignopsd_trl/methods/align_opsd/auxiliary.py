@@ -11,7 +11,7 @@ import torch
 
 from alignopsd_trl.methods.align_opsd.credit import CreditWeights, TurnWeights, span_means
 from alignopsd_trl.methods.align_opsd.rectification import Mixture, gate, gated_loss
-from alignopsd_trl.methods.align_opsd.stages import Stages
+from alignopsd_trl.methods.align_opsd.report import Stages
 from alignopsd_trl.methods.base import Teacher
 from alignopsd_trl.methods.objectives import divergence_loss
 from alignopsd_trl.turns import TurnBatch

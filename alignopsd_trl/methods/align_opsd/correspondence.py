@@ -4,7 +4,7 @@
 
 `correspond` runs these steps for a batch. All of them are per task, with the task's m rows in canonical order. Only
 siblings are compared, and a tie goes to the smaller row, which has the smaller identity. Matrices are
-``[source, target]``. The module works on tensors and texts, without a model or an environment.
+``[source, target]``. `match_scored` and `match_rest` have the teacher generate its traces.
 
 Sources: the paper's section "Decision-Aligned Supervision Rectification"; method facts A.4, A.5 and C.
 """
@@ -12,75 +12,17 @@ Sources: the paper's section "Decision-Aligned Supervision Rectification"; metho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
+from alignopsd_trl.methods.base import Teacher
 from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-
-
-# Decision states
-
-
-@dataclass(frozen=True)
-class DecisionStates:
-    """Reasoning traces and actions of the privileged view and of the policy at M turns, with their embeddings.
-
-    Args:
-        teacher, student: the traces and actions of the M turns.
-        table: ``(n, D)`` float32 embeddings, one row for each distinct text that is not empty.
-        columns: tensors ``(M,)`` int64 that give the row of ``table`` of each turn, -1 for an empty text: first for the
-            teacher's traces, then for the student's and, if the action filter needs them, for the actions of both.
-    """
-
-    teacher: list[Thought]
-    student: list[Thought]
-    table: torch.Tensor
-    columns: list[torch.Tensor]
-
-    def thinking(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """d+ and d of some turns, ``(len(rows), D)`` each; zero rows where there is no trace."""
-        return self._at(self.columns[0][rows]), self._at(self.columns[1][rows])
-
-    def action_cosine(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """``(P,)`` cosine of the teacher's action at turn ``source[p]`` with the student's at ``target[p]``. A task has
-        few distinct actions, so that all distinct pairs cost less than one product a pair."""
-        theirs, source = self.columns[2][source].unique(return_inverse=True)
-        ours, target = self.columns[3][target].unique(return_inverse=True)
-        return cosine(self._at(theirs), self._at(ours))[source, target]
-
-    def _at(self, index: torch.Tensor) -> torch.Tensor:
-        found = self.table[index.clamp_min(0)] if len(self.table) else self.table.new_zeros(len(index), 1)
-        return found.masked_fill_((index < 0)[:, None], 0.0)
-
-
-def decision_states(
-    teacher: list[Thought],
-    student: list[Thought],
-    encode: Callable[[Sequence[str]], torch.Tensor],
-    actions: bool,
-    device: torch.device,
-) -> DecisionStates:
-    """Embeds the reasoning traces of both sides. Each distinct text is encoded once, an empty one not at all.
-
-    Args:
-        teacher, student: M traces and actions each.
-        encode: n texts -> ``(n, D)``.
-        actions: whether the actions are embedded too.
-        device: of the result.
-    """
-    columns = [[thought.thinking for thought in side] for side in (teacher, student)]
-    columns += [[thought.action for thought in side] for side in (teacher, student)] if actions else []
-    texts = list(dict.fromkeys(text for column in columns for text in column if text))
-    table = encode(texts).to(device=device, dtype=torch.float32)
-    place = {text: number for number, text in enumerate(texts)}
-    index = [torch.tensor([place.get(text, -1) for text in column], device=device).long() for column in columns]
-    return DecisionStates(teacher, student, table, index)
 
 
 # The batch
@@ -131,6 +73,45 @@ class Correspondence:
         return cls([NO_THOUGHT] * len(batch), compared, [], sources, sources.float())
 
 
+def match_scored(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions, match: bool) -> Correspondence:
+    """Compares the groups that have a scored turn; all groups if `TurnBatch.scored` is `None`, or where a distribution
+    mixes the views of all turns. Matches, profiles and shifts stay within a task's group, and the advantage 0 of
+    another group multiplies whatever credit its turns get.
+
+    Args:
+        batch: the M turns.
+        teacher: generates and encodes.
+        options, match: of `correspond`.
+    """
+    every = torch.ones_like(batch.task, dtype=torch.bool)
+    if batch.scored is None:
+        return correspond(teacher.thoughts(batch), every, batch, teacher.encode, options, match)
+    mixed = match and options.auxiliary_loss == "distribution"
+    compared = every if mixed else torch.isin(batch.task, batch.task[batch.scored])
+    return correspond(_generate(batch, teacher, compared), compared, batch, teacher.encode, options, match)
+
+
+def match_rest(
+    batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions
+) -> Correspondence:
+    """Adds H of all other groups, on which the batch threshold of the spans may depend. No action is generated for
+    them, and their turns get no sources."""
+    rest = ~matches.compared
+    thoughts = _generate(batch, teacher, rest, actions=False)
+    found = correspond(thoughts, rest, batch, teacher.encode, options, match=False)
+    pairs = zip(matches.thoughts, thoughts, matches.compared.tolist(), strict=True)
+    thoughts = [first if compared else later for first, later, compared in pairs]
+    return replace(matches, thoughts=thoughts, compared=matches.compared | rest, tasks=[*matches.tasks, *found.tasks])
+
+
+def _generate(batch: TurnBatch, teacher: Teacher, chosen: torch.Tensor, actions: bool = True) -> list[Thought]:
+    """Generates traces at the chosen turns, in one call that every process makes; the result is blank elsewhere."""
+    thoughts, rows = [NO_THOUGHT] * len(batch), chosen.nonzero().squeeze(1)
+    for row, thought in zip(rows.tolist(), teacher.thoughts(batch, rows, actions), strict=True):
+        thoughts[row] = thought
+    return thoughts
+
+
 def correspond(
     thoughts: list[Thought],
     compared: torch.Tensor,
@@ -149,55 +130,50 @@ def correspond(
         options: for gamma_H, K and the action filter.
         match: `False` computes H alone.
     """
-    groups = batch.groups
+    groups, filtered = batch.groups, match and options.action_filter != "none"
     asked = (compared if batch.taught is None else compared & batch.taught).tolist()
     student = [turn.thought if one else NO_THOUGHT for turn, one in zip(batch.turns, asked, strict=True)]
-    states = decision_states(thoughts, student, encode, match and options.action_filter != "none", batch.task.device)
-    tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if compared[rows[0]]]
+    columns = [[thought.thinking for thought in side] for side in (thoughts, student)]
+    columns += [[thought.action for thought in side] for side in (thoughts, student)] if filtered else []
+    table, index = _embed(columns, encode, batch.task.device)
+    tasks = []
     sources = torch.full((len(batch), options.max_sources if match else 0), -1, device=batch.task.device)
     similarity, rejected = torch.zeros_like(sources, dtype=torch.float32), 0
-    for task in tasks if match else []:
+    for rows in (rows for rows in groups.by_task if compared[rows[0]]):
+        at, rollout = index[:, rows], groups.rollout[rows]
+        task = TaskSimilarity(rows, rollout, cosine(*table[at[:2]]), eligibility(rollout, *at[:2] >= 0))
+        tasks.append(task)
+        if not match:
+            continue
         chosen = select_sources(
-            task.similarity, task.eligible, task.rollout, options.similarity_threshold, options.max_sources
+            task.similarity, task.eligible, rollout, options.similarity_threshold, options.max_sources
         )
-        kept = chosen if options.action_filter == "none" else _consistent(chosen, task.rows, states, options)
-        rejected += int((chosen >= 0).sum() - (kept >= 0).sum())
-        sources[task.rows] = torch.where(kept >= 0, task.rows[kept], -1)
-        similarity[task.rows] = task.similarity.gather(0, kept.clamp_min(0).T).T
+        if filtered:
+            target, slot = (chosen >= 0).nonzero(as_tuple=True)
+            source = chosen[target, slot]
+            actions = [[column[row] for row in rows.tolist()] for column in columns[2:]]
+            near, rule = cosine(*table[at[2:]])[source, target], options.action_filter
+            kept = accept_actions(*actions, near, options.action_threshold, rule, source, target)
+            chosen[target, slot] = torch.where(kept, source, -1)  # a rejected source is not replaced
+            rejected += int((~kept).sum())
+        sources[rows] = torch.where(chosen >= 0, rows[chosen], -1)
+        similarity[rows] = task.similarity.gather(0, chosen.clamp_min(0).T).T
     return Correspondence(thoughts, compared, tasks, sources, similarity, rejected)
 
 
-def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.Tensor) -> TaskSimilarity:
-    theirs, ours = (column[rows] >= 0 for column in states.columns[:2])
-    return TaskSimilarity(rows, rollout, cosine(*states.thinking(rows)), eligibility(rollout, theirs, ours))
-
-
-def _consistent(
-    chosen: torch.Tensor, rows: torch.Tensor, states: DecisionStates, options: AlignOPSDOptions
-) -> torch.Tensor:
-    """Filters sources by their actions. A rejected source leaves -1 and is not replaced."""
-    target, slot = (chosen >= 0).nonzero(as_tuple=True)
-    source, place = chosen[target, slot], rows.tolist()
-    kept = accept_actions(
-        [states.teacher[row].action for row in place],
-        [states.student[row].action for row in place],
-        states.action_cosine(rows[source], rows[target]),
-        options.action_threshold,
-        options.action_filter,
-        source,
-        target,
-    )
-    return chosen.index_put((target, slot), torch.where(kept, source, -1))
+def _embed(
+    columns: list[list[str]], encode: Callable[[Sequence[str]], torch.Tensor], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encodes each distinct text once, an empty one not at all. Returns embeddings, with a last row of zeros, and their
+    row of each text, ``(columns, M)`` int64: -1 for an empty text."""
+    texts = list(dict.fromkeys(text for column in columns for text in column if text))
+    table = encode(texts).to(device=device, dtype=torch.float32)
+    place = {text: number for number, text in enumerate(texts)}
+    index = torch.tensor([[place.get(text, -1) for text in column] for column in columns], device=device)
+    return torch.cat([table, table.new_zeros(1, table.size(1))]), index.long()
 
 
 # Formulas
-
-
-def unit_rows(embedding: torch.Tensor) -> torch.Tensor:
-    """Rows scaled to length 1 in float32; a zero row stays zero."""
-    embedding = embedding.detach().float()
-    length = embedding.norm(dim=-1, keepdim=True)
-    return embedding / length.masked_fill(length == 0, 1.0)
 
 
 def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -210,7 +186,13 @@ def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     Returns:
         ``(S, T)`` float32 in [-1, 1].
     """
-    return (unit_rows(source) @ unit_rows(target).T).clamp(-1.0, 1.0)
+    source, target = (_unit(rows.detach().float()) for rows in (source, target))
+    return (source @ target.T).clamp(-1.0, 1.0)
+
+
+def _unit(rows: torch.Tensor) -> torch.Tensor:
+    length = rows.norm(dim=-1, keepdim=True)
+    return rows / length.masked_fill(length == 0, 1.0)
 
 
 def eligibility(rollout: torch.Tensor, teacher_valid: torch.Tensor, student_valid: torch.Tensor) -> torch.Tensor:
@@ -286,19 +268,15 @@ def accept_actions(
     Returns:
         ``(P,)`` bool.
     """
-    codes: dict[tuple[str, str], int] = {}
-    left = _action_codes(source_actions, rule, codes).to(similarity.device)[source]
-    right = _action_codes(target_actions, rule, codes).to(similarity.device)[target]
-    return similarity.isfinite() & (similarity >= threshold) & (left == right) & (left >= 0)
-
-
-def _action_codes(actions: Sequence[str], rule: str, codes: dict[tuple[str, str], int]) -> torch.Tensor:
-    """Numbers the actions so that compatible actions have equal numbers; -1 for an action that matches none."""
-    keys = [_action_key(action, rule) for action in actions]
-    return torch.tensor([-1 if key is None else codes.setdefault(key, len(codes)) for key in keys], dtype=torch.int64)
+    theirs, ours = ([_action_key(action, rule) for action in side] for side in (source_actions, target_actions))
+    pairs = zip(source.tolist(), target.tolist(), strict=True)
+    same = [theirs[left] is not None and theirs[left] == ours[right] for left, right in pairs]
+    compatible = torch.tensor(same, dtype=torch.bool, device=similarity.device)
+    return similarity.isfinite() & (similarity >= threshold) & compatible
 
 
 def _action_key(action: str, rule: str) -> tuple[str, str] | None:
+    """Equal for compatible actions; `None` for an action that matches none."""
     if not action.strip():
         return None
     return ("any", "") if rule == "cosine" else ACTION_GRAMMARS[rule].key(action)

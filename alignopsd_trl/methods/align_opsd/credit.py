@@ -10,6 +10,7 @@ Sources: the paper's section "Semi-Markov Hierarchical Credit Assignment" and it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.methods.advantages import segment_sum
-from alignopsd_trl.methods.align_opsd.temperature import temperature_of_std, weight_std
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -82,38 +82,24 @@ def weigh(
     if options.allocation == "none":
         ones = torch.ones_like(rectified.gap)
         return CreditWeights(identity, rectified, ones, ones[:, None])
+    limits = density_box(options.weighting, options.density_cap, options.band)
     if options.allocation == "token":
-        limits = density_box(options.weighting, options.density_cap, options.band)
         by_token = token_weights(views.rectified_gap, mask, advantage, rollout, options.credit_temperature, limits)
         mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
         return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
-    temperature, allocation, weights = _weigh_turns(rectified, advantage, rollout, span, options, gather)
-    weight, projected = weights.weight, weights.projected
-    return TurnWeights(identity, rectified, weight, weight[:, None], span, allocation, projected, temperature)
-
-
-def _weigh_turns(
-    evidence: Evidence,
-    advantage: torch.Tensor,
-    rollout: torch.Tensor,
-    span: torch.Tensor,
-    options: AlignOPSDOptions,
-    gather: Callable[[torch.Tensor], torch.Tensor],
-) -> tuple[float, Allocation, Weights]:
-    """Computes turn weights at the given temperature, or at the one whose weights have the given standard deviation."""
-    limits, tokens = density_box(options.weighting, options.density_cap, options.band), evidence.tokens
 
     def at(temperature: float) -> tuple[Allocation, Weights]:
-        shares = allocate(evidence.evidence, tokens, rollout, span, temperature)
-        return shares, turn_weights(shares.density, tokens, rollout, advantage, options.credit_mixing, limits)
+        shares = allocate(rectified.evidence, rectified.tokens, rollout, span, temperature)
+        return shares, turn_weights(shares.density, rectified.tokens, rollout, advantage, options.credit_mixing, limits)
 
     def deviation(temperature: float) -> float:
-        return weight_std(at(temperature)[1].weight, tokens, advantage, gather)
+        return weight_std(at(temperature)[1].weight, rectified.tokens, advantage, gather)
 
-    temperature = options.credit_temperature
-    if options.credit_spread is not None:
-        temperature = temperature_of_std(options.credit_spread, deviation)
-    return temperature, *at(temperature)
+    temperature, spread = options.credit_temperature, options.credit_spread
+    temperature = temperature if spread is None else temperature_of_std(spread, deviation)
+    shares, weights = at(temperature)
+    weight, projected = weights.weight, weights.projected
+    return TurnWeights(identity, rectified, weight, weight[:, None], span, shares, projected, temperature)
 
 
 def span_means(weight: torch.Tensor, tokens: torch.Tensor, span: torch.Tensor) -> torch.Tensor:
@@ -247,7 +233,10 @@ def project_to_box(
     """
     count = _count(segment)
     budget = segment_sum(mass, segment, count)
-    left, right, shift = _bracket(density, segment, count, low, high)
+    # The shifts that put a whole segment at the top and at the bottom of the clip range, and a first shift.
+    left = density.new_full((count,), torch.inf).scatter_reduce_(0, segment, density, "amin") - high
+    right = density.new_full((count,), -torch.inf).scatter_reduce_(0, segment, density, "amax") - low
+    shift = torch.zeros_like(left).clamp(left, right)
     for step in range(200):
         moved = density - shift[segment]
         excess = segment_sum(mass * moved.clamp(low, high), segment, count) - budget
@@ -262,16 +251,6 @@ def project_to_box(
         shift = torch.where(done, shift, tried)
     outside = segment_sum(((density < low) | (density > high)).double(), segment, count) > 0
     return torch.where(outside[segment], (density - shift[segment]).clamp(low, high), density)
-
-
-def _bracket(
-    density: torch.Tensor, segment: torch.Tensor, count: int, low: float, high: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the shifts that put a whole segment at the top and at the bottom of the clip range, and a first shift."""
-    lowest = density.new_full((count,), torch.inf).scatter_reduce_(0, segment, density, "amin")
-    highest = density.new_full((count,), -torch.inf).scatter_reduce_(0, segment, density, "amax")
-    left, right = lowest - high, highest - low
-    return left, right, torch.zeros_like(left).clamp(left, right)
 
 
 def density_box(weighting: str, cap: float, band: float) -> tuple[float, float]:
@@ -362,3 +341,49 @@ def token_weights(
     weight = project_to_box(density, ones, segment, *limits)
     check_budget(weight, ones, segment)
     return torch.ones(mask.shape, device=mask.device).index_put_((row, column), weight.float())
+
+
+# The temperature for a given spread of the weights (beyond the paper, which fixes T)
+
+COLDEST, HOTTEST = 1e-3, 1e3
+STEPS = 36  # halves the range of log T until W moves by less than 1e-9
+
+
+@torch.no_grad()
+def weight_std(
+    weight: torch.Tensor,
+    tokens: torch.Tensor,
+    advantage: torch.Tensor,
+    gather: Callable[[torch.Tensor], torch.Tensor],
+) -> float:
+    """Standard deviation of W over the optimised tokens of all rollouts with an advantage, on all processes; 0 without
+    such a rollout. The mean of W is 1 by the token budget, so that two sums over the tokens of each process suffice.
+
+    Args:
+        weight, tokens, advantage: ``(M,)``.
+        gather: as in `weigh`.
+    """
+    counted = tokens * (advantage != 0)
+    sums = torch.stack([(counted * (weight - 1.0).square()).sum(), counted.sum()])
+    squares, total = gather(sums).view(-1, 2).sum(0).tolist()
+    return math.sqrt(squares / total) if total else 0.0
+
+
+def temperature_of_std(deviation: float, at: Callable[[float], float]) -> float:
+    """Finds the T whose weights have the wanted standard deviation, by bisection of log T. The effect of a given T
+    depends on the size of the gaps, which differs between policies and skills.
+
+    The result is the coldest T if no T reaches it. Every process calls ``at`` equally often, so that it may gather.
+
+    Args:
+        deviation: wanted.
+        at: T -> the standard deviation of its weights, which falls to 0 as T rises.
+    """
+    cold, hot = math.log(COLDEST), math.log(HOTTEST)
+    for _ in range(STEPS):
+        middle = (cold + hot) / 2
+        if at(math.exp(middle)) >= deviation:
+            cold = middle
+        else:
+            hot = middle
+    return math.exp(cold)

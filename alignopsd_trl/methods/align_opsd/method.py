@@ -21,13 +21,11 @@ import torch
 
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.align_opsd.auxiliary import LOSSES
-from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
+from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, match_scored
 from alignopsd_trl.methods.align_opsd.credit import weigh
 from alignopsd_trl.methods.align_opsd.rectification import Rectification, rectify_views
-from alignopsd_trl.methods.align_opsd.report import report
+from alignopsd_trl.methods.align_opsd.report import Stages, report
 from alignopsd_trl.methods.align_opsd.spans import decision_spans, random_spans, whole_rollouts
-from alignopsd_trl.methods.align_opsd.stages import Stages
-from alignopsd_trl.methods.align_opsd.thinking import match_scored
 from alignopsd_trl.methods.base import Credit, Method, Teacher
 from alignopsd_trl.methods.baseline import identity_scores
 from alignopsd_trl.methods.grpo import OutcomeAdvantage, outcome

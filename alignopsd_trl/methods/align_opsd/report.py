@@ -6,6 +6,7 @@ length M. ``sources`` holds row numbers of the same batch, which the column ``ro
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,53 +18,76 @@ from alignopsd_trl.methods.baseline import token_gaps
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
-    from alignopsd_trl.methods.align_opsd.credit import Evidence
+    from alignopsd_trl.methods.align_opsd.credit import CreditWeights, Evidence
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
     from alignopsd_trl.methods.align_opsd.rectification import Rectification
-    from alignopsd_trl.methods.align_opsd.stages import Stages
+    from alignopsd_trl.methods.align_opsd.spans import Spans
+    from alignopsd_trl.methods.grpo import OutcomeAdvantage
     from alignopsd_trl.turns import TurnBatch
 
+Report = tuple[dict[str, float], dict[str, Any]]
+"""Metrics, and columns of the records."""
 
-def report(options: AlignOPSDOptions, batch: TurnBatch, stages: Stages) -> tuple[dict[str, float], dict[str, Any]]:
+
+@dataclass(frozen=True)
+class Stages:
+    """What `AlignOPSD.assign` computed of a batch; auxiliary losses read it too.
+
+    Args:
+        outcome: A and residuals.
+        matches: H and Psi of the groups that were compared for matches.
+        identity: ``(M, L)`` log-probs under each turn's own privileged view.
+        views: the rectified views and gaps.
+        spans: the partition of rollouts.
+        weights: E, B, Q and W.
+    """
+
+    outcome: OutcomeAdvantage
+    matches: Correspondence
+    identity: torch.Tensor
+    views: Rectification
+    spans: Spans
+    weights: CreditWeights
+
+
+def report(options: AlignOPSDOptions, batch: TurnBatch, stages: Stages) -> Report:
     """Metrics and trace of one `AlignOPSD.assign`. A stage that the config leaves out has none."""
     matches, views, spans, weights = stages.matches, stages.views, stages.spans, stages.weights
-    metrics, trace = dict(stages.outcome.metrics), dict(stages.outcome.trace)
     matched, cut = matches.sources.size(1) > 0, isinstance(spans, CutSpans)
+    parts = [(stages.outcome.metrics, stages.outcome.trace)]
     if matched or cut:
-        metrics |= thought_metrics(spans.matches.compared)
-        trace |= thought_trace(matches.compared, spans.matches)
+        parts.append(_of_thoughts(matches, spans.matches))
     if matched:
-        metrics |= match_metrics(matches, batch.turn) | view_metrics(views, matches.compared)
-        trace |= match_trace(matches, views)
-    trace |= token_gaps(batch, identity=views.identity_gap, rectified=views.rectified_gap)
-    if options.auxiliary_loss == "alignment":
-        metrics |= gate_metrics(views, batch.policy_mask, options.gate_beta)
+        parts.append(_of_matches(matches, views, batch.turn))
     if isinstance(spans, CutSpans):
-        metrics |= span_metrics(spans)
-        trace |= span_trace(spans)
-    metrics |= evidence_metrics(weights.identity, weights.rectified, batch.scored)
-    trace |= evidence_trace(weights.identity, weights.rectified, batch.scored)
+        parts.append(_of_spans(spans))
+    parts.append(_of_evidence(weights.identity, weights.rectified, batch.scored))
+    metrics = {name: value for part, _ in parts for name, value in part.items()}
+    trace = {name: column for _, part in parts for name, column in part.items()}
+    trace |= token_gaps(batch, identity=views.identity_gap, rectified=views.rectified_gap)
+    if options.auxiliary_loss == "alignment":  # how far the loss trusts the teacher, over the optimised tokens
+        trust = gate(views.rectified_gap[batch.policy_mask], options.gate_beta)
+        metrics |= _mean("auxiliary/gate_mean", trust) | _mean("auxiliary/gate_active_share", (trust > 0.5).float())
     if options.allocation != "none":
-        metrics |= weight_metrics(weights.weight)
         trace["weight"] = weights.weight.tolist()
+        if len(batch):
+            metrics["credit/weight_std"] = float(weights.weight.std(correction=0))
+            metrics["credit/weight_max"] = float(weights.weight.max())
     if isinstance(weights, TurnWeights):
-        columns = turn_trace(weights)
+        columns = {
+            "span_budget": weights.allocation.budget[weights.span].tolist(),
+            "turn_share": weights.allocation.share.tolist(),
+            "density": weights.allocation.density.tolist(),
+            "projected_density": weights.projected.tolist(),
+        }
         trace |= {name: _where(spans.matches.compared, column) for name, column in columns.items()} if cut else columns
         if options.credit_spread is not None and metrics.get("credit/weight_std", 0.0) > 1e-9:  # else any T would do
             metrics["credit/temperature"] = weights.temperature
     return metrics, trace
 
 
-def thought_metrics(compared: torch.Tensor) -> dict[str, float]:
-    return {"teacher/thought_share": float(compared.double().mean())} if len(compared) else {}
-
-
-def thought_trace(acted: torch.Tensor, matches: Correspondence) -> dict[str, Any]:
-    """Reasoning traces and actions of the privileged view; ``acted`` ``(M,)`` bool, where actions were generated."""
-    return {
-        "teacher_thinking": _where(matches.compared, [thought.thinking for thought in matches.thoughts]),
-        "teacher_action": _where(acted, [thought.action for thought in matches.thoughts]),
-    }
+def _mean(name: str, values: torch.Tensor) -> dict[str, float]:
+    return {name: float(values.mean())} if len(values) else {}
 
 
 def _where(compared: torch.Tensor, values: list[Any]) -> list[Any]:
@@ -71,76 +95,57 @@ def _where(compared: torch.Tensor, values: list[Any]) -> list[Any]:
     return [value if one else None for value, one in zip(values, compared.tolist(), strict=True)]
 
 
-def match_metrics(matches: Correspondence, turn: torch.Tensor) -> dict[str, float]:
+def _of_thoughts(matches: Correspondence, compared: Correspondence) -> Report:
+    """Reasoning traces and actions of the privileged view; actions were generated for ``matches`` alone."""
+    return _mean("teacher/thought_share", compared.compared.double()), {
+        "teacher_thinking": _where(compared.compared, [thought.thinking for thought in compared.thoughts]),
+        "teacher_action": _where(matches.compared, [thought.action for thought in compared.thoughts]),
+    }
+
+
+def _of_matches(matches: Correspondence, views: Rectification, turn: torch.Tensor) -> Report:
     """How many turns have sources at the same decision, and how often at another turn number ``turn`` ``(M,)``."""
-    metrics, sources, rejected, present = {}, matches.sources, matches.rejected, matches.sources >= 0
+    compared, present = matches.compared, matches.sources >= 0
     target, slot = present.nonzero(as_tuple=True)
-    if matches.compared.any():
-        metrics["correspondence/matched_share"] = float(present[matches.compared].any(-1).double().mean())
-        metrics["correspondence/sources_per_target"] = float(present[matches.compared].sum(-1).double().mean())
-    if len(target):
-        off_turn = turn[sources[target, slot]] != turn[target]
-        metrics["correspondence/off_turn_share"] = float(off_turn.double().mean())
-        metrics["correspondence/similarity_mean"] = float(matches.similarity[target, slot].mean())
-    if len(target) + rejected:
-        metrics["correspondence/action_rejected_share"] = rejected / (len(target) + rejected)
-    return metrics
-
-
-def match_trace(matches: Correspondence, views: Rectification) -> dict[str, Any]:
+    metrics = {
+        **_mean("correspondence/matched_share", present[compared].any(-1).double()),
+        **_mean("correspondence/sources_per_target", present[compared].sum(-1).double()),
+        **_mean("correspondence/off_turn_share", (turn[matches.sources[target, slot]] != turn[target]).double()),
+        **_mean("correspondence/similarity_mean", matches.similarity[target, slot]),
+        **_mean("rectification/confidence_mean", views.rho[compared]),
+        **_mean("rectification/alpha_mean", views.alpha[compared]),
+    }
+    if tried := len(target) + matches.rejected:
+        metrics["correspondence/action_rejected_share"] = matches.rejected / tried
     keep = [[slot for slot, source in enumerate(row) if source >= 0] for row in matches.sources.tolist()]
 
     def picked(table: torch.Tensor) -> list[list[Any]]:
         return [[row[slot] for slot in slots] for row, slots in zip(table.tolist(), keep, strict=True)]
 
-    return {
+    return metrics, {
         "sources": picked(matches.sources),
         "source_similarities": picked(matches.similarity),
         "source_weights": picked(views.weights),
-        "rho": _where(matches.compared, views.rho.tolist()),
-        "alpha": _where(matches.compared, views.alpha.tolist()),
+        "rho": _where(compared, views.rho.tolist()),
+        "alpha": _where(compared, views.alpha.tolist()),
     }
 
 
-def view_metrics(views: Rectification, compared: torch.Tensor) -> dict[str, float]:
-    if not compared.any():
-        return {}
-    return {
-        "rectification/confidence_mean": float(views.rho[compared].mean()),
-        "rectification/alpha_mean": float(views.alpha[compared].mean()),
-    }
-
-
-def gate_metrics(views: Rectification, mask: torch.Tensor, beta: float) -> dict[str, float]:
-    """How far the auxiliary loss trusts the rectified teacher, over the optimised tokens."""
-    if not mask.any():
-        return {}
-    trusted = gate(views.rectified_gap[mask], beta)
-    return {
-        "auxiliary/gate_mean": float(trusted.mean()),
-        "auxiliary/gate_active_share": float((trusted > 0.5).float().mean()),
-    }
-
-
-def span_metrics(spans: CutSpans) -> dict[str, float]:
+def _of_spans(spans: CutSpans) -> Report:
+    """Column ``span``: number of the turn's span within its rollout. ``cut``: why a span starts at this turn, else
+    empty."""
     metrics = {"spans/threshold": spans.threshold, "spans/threshold_unclipped": spans.quantile}
     metrics = {name: value for name, value in metrics.items() if value is not None}
     cuts = [(rows, found) for rows, found in spans.cuts if spans.matches.compared[rows[0]]]
-    if not cuts:
-        return metrics
-    turns, count = sum(len(rows) for rows, _ in cuts), sum(len(found.spans) for _, found in cuts)
-    return metrics | {
-        "spans/length_mean": turns / count,
-        "spans/per_rollout": count / len(cuts),
-        "spans/guided_cuts_per_rollout": sum(len(found.guided) for _, found in cuts) / len(cuts),
-        "spans/forced_cuts_per_rollout": sum(len(found.forced) for _, found in cuts) / len(cuts),
-    }
-
-
-def span_trace(spans: CutSpans) -> dict[str, Any]:
-    """``span``: number of the turn's span within its rollout. ``cut``: why a span starts at this turn, else empty."""
-    turns = len(spans.span)
-    span, cut = [0] * turns, [""] * turns
+    if cuts:
+        count = sum(len(found.spans) for _, found in cuts)
+        metrics |= {
+            "spans/length_mean": sum(len(rows) for rows, _ in cuts) / count,
+            "spans/per_rollout": count / len(cuts),
+            "spans/guided_cuts_per_rollout": sum(len(found.guided) for _, found in cuts) / len(cuts),
+            "spans/forced_cuts_per_rollout": sum(len(found.forced) for _, found in cuts) / len(cuts),
+        }
+    span, cut = [0] * len(spans.span), [""] * len(spans.span)
     for rows, found in spans.cuts:
         for number, (start, end) in enumerate(found.spans):
             for row in rows[start:end]:
@@ -148,51 +153,25 @@ def span_trace(spans: CutSpans) -> dict[str, Any]:
         for kind in ("threshold", "drawn", "guided", "forced"):
             for position in getattr(found, kind):
                 cut[rows[position]] = kind
-    columns = {"divergence": spans.shifts.value.tolist(), "divergence_counts": spans.shifts.counts.tolist()}
+    columns = {"divergence": spans.divergence.tolist(), "divergence_counts": spans.counts.tolist()}
     columns |= {"span": span, "cut": cut}
-    return {name: _where(spans.matches.compared, column) for name, column in columns.items()}
+    return metrics, {name: _where(spans.matches.compared, column) for name, column in columns.items()}
 
 
-def evidence_metrics(identity: Evidence, rectified: Evidence, scored: torch.Tensor | None) -> dict[str, float]:
-    """Token means of the two gaps over the scored turns, and mean and standard deviation of the evidence over turns."""
-    if not rectified.tokens.sum():
-        return {}
-    metrics, tokens = {}, rectified.tokens if scored is None else rectified.tokens * scored
+def _of_evidence(identity: Evidence, rectified: Evidence, scored: torch.Tensor | None) -> Report:
+    """Token means of the two gaps over the scored turns, and mean and standard deviation of the evidence over turns.
+    In the records gaps are NaN where a turn was not scored; its evidence is 0 by the sign of its advantage."""
+    scored = torch.ones_like(rectified.tokens, dtype=torch.bool) if scored is None else scored
+    metrics, tokens = {}, rectified.tokens * scored
     if total := float(tokens.sum()):
-        metrics = {
-            "rectification/identity_gap_mean": float((identity.gap * tokens).sum()) / total,
-            "rectification/rectified_gap_mean": float((rectified.gap * tokens).sum()) / total,
-        }
-    return metrics | {
-        "credit/evidence_mean": float(rectified.evidence.mean()),
-        "credit/evidence_std": float(rectified.evidence.std(correction=0)),
-    }
-
-
-def evidence_trace(identity: Evidence, rectified: Evidence, scored: torch.Tensor | None) -> dict[str, Any]:
-    """Gaps are NaN where a turn was not scored; its evidence is 0 by the sign of its advantage."""
-
-    def gap(evidence: Evidence) -> list[float]:
-        return (evidence.gap if scored is None else evidence.gap.masked_fill(~scored, torch.nan)).tolist()
-
-    return {
+        metrics["rectification/identity_gap_mean"] = float((identity.gap * tokens).sum()) / total
+        metrics["rectification/rectified_gap_mean"] = float((rectified.gap * tokens).sum()) / total
+    if rectified.tokens.any():
+        metrics["credit/evidence_mean"] = float(rectified.evidence.mean())
+        metrics["credit/evidence_std"] = float(rectified.evidence.std(correction=0))
+    return metrics, {
         "tokens": rectified.tokens.long().tolist(),
-        "identity_gap": gap(identity),
-        "rectified_gap": gap(rectified),
+        "identity_gap": identity.gap.masked_fill(~scored, torch.nan).tolist(),
+        "rectified_gap": rectified.gap.masked_fill(~scored, torch.nan).tolist(),
         "evidence": rectified.evidence.tolist(),
-    }
-
-
-def weight_metrics(weight: torch.Tensor) -> dict[str, float]:
-    if not len(weight):
-        return {}
-    return {"credit/weight_std": float(weight.std(correction=0)), "credit/weight_max": float(weight.max())}
-
-
-def turn_trace(weights: TurnWeights) -> dict[str, Any]:
-    return {
-        "span_budget": weights.allocation.budget[weights.span].tolist(),
-        "turn_share": weights.allocation.share.tolist(),
-        "density": weights.allocation.density.tolist(),
-        "projected_density": weights.projected.tolist(),
     }

@@ -17,16 +17,15 @@ from bisect import bisect, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.methods.align_opsd.thinking import match_rest
+from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, match_rest
 from alignopsd_trl.methods.base import Teacher
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
-    from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 
 
@@ -49,28 +48,18 @@ class CutSpans(Spans):
 
     Args:
         cuts: the rows of each rollout and where it was cut.
-        shifts: divergences that the cuts read.
-        quantile, threshold: of the counting shifts of all processes, before and after clipping; `None` where nothing
-            counts, for random cuts, or where the shifts of some groups are unknown.
+        divergence: ``(M,)`` float64, of each turn's profile from that of the turn before; 0 at first turns and where it
+            does not count.
+        counts: ``(M,)`` bool, whether it is evidence of a boundary.
+        quantile, threshold: of the counting divergences of all processes, before and after clipping; `None` where
+            nothing counts, for random cuts, or where the divergences of some groups are unknown.
     """
 
     cuts: list[tuple[list[int], Segmentation]]
-    shifts: Shifts
+    divergence: torch.Tensor
+    counts: torch.Tensor
     quantile: float | None = None
     threshold: float | None = None
-
-
-@dataclass(frozen=True)
-class Shifts:
-    """The divergence of each turn's profile from that of the turn before.
-
-    Args:
-        value: ``(M,)`` float64 divergence, 0 at first turns and where it does not count.
-        counts: ``(M,)`` bool, whether it is evidence of a boundary.
-    """
-
-    value: torch.Tensor
-    counts: torch.Tensor
 
 
 def whole_rollouts(batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions) -> Spans:
@@ -101,7 +90,7 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
     """
     columns, limits = _columns(batch, teacher, options), (options.boundary_min, options.boundary_max)
     shifts = _shifts(batch, matches, options, columns)
-    known = teacher.gather(shifts.value[shifts.counts])
+    known = teacher.gather(shifts[0][shifts[1]])
     missing = 0 if batch.scored is None else _total(_possible(batch) & ~matches.compared, teacher)
     if missing:
         low, high = threshold_bounds(known, missing, options.boundary_quantile, *limits)
@@ -110,7 +99,7 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
             return replace(cut, threshold=high if low == high else None)
         matches = match_rest(batch, teacher, matches, options)
         shifts = _shifts(batch, matches, options, columns)
-        known = teacher.gather(shifts.value[shifts.counts])
+        known = teacher.gather(shifts[0][shifts[1]])
     quantile = boundary_quantile(known, options.boundary_quantile)
     threshold = clip_threshold(quantile, *limits)
     cut = _cut(batch, matches, shifts, options, segment, repeat(threshold))
@@ -137,9 +126,11 @@ def _columns(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> i
     return _total(torch.ones_like(batch.task), teacher)
 
 
-def _shifts(batch: TurnBatch, matches: Correspondence, options: AlignOPSDOptions, columns: int | None) -> Shifts:
-    """Computes how far each turn's profile lies from that of the turn before. Turns of tasks that were not matched get
-    0, and their shifts do not count."""
+def _shifts(
+    batch: TurnBatch, matches: Correspondence, options: AlignOPSDOptions, columns: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Computes `CutSpans.divergence` and ``counts``. Turns of tasks that were not compared get 0, which does not
+    count."""
     value = torch.zeros(len(batch), dtype=torch.float64, device=batch.task.device)
     counts = torch.zeros_like(value, dtype=torch.bool)
     for task in matches.tasks:
@@ -149,20 +140,20 @@ def _shifts(batch: TurnBatch, matches: Correspondence, options: AlignOPSDOptions
         value[task.rows], counts[task.rows] = adjacent_divergence(
             profile, valid, task.eligible, task.rollout, options.profile_distance, columns
         )
-    return Shifts(value, counts)
+    return value, counts
 
 
 def _cut(
     batch: TurnBatch,
     matches: Correspondence,
-    shifts: Shifts,
+    shifts: tuple[torch.Tensor, torch.Tensor],
     options: AlignOPSDOptions,
     cut: Callable[..., Segmentation],
     settings: Iterable[float | None],
 ) -> CutSpans:
     """Cuts every rollout with `segment` and its threshold, or with `random_segment` and its seed."""
     limits = options.min_span, options.max_span, options.boundary_min
-    value, counts = shifts.value.tolist(), shifts.counts.tolist()
+    value, counts = (one.tolist() for one in shifts)
     span, cuts, number = torch.zeros(len(value), dtype=torch.int64), [], 0
     for rows, setting in zip(batch.groups.by_rollout, settings, strict=False):
         place = rows.tolist()
@@ -171,7 +162,7 @@ def _cut(
         span[place] = number + torch.repeat_interleave(lengths)
         cuts.append((place, found))
         number += len(found.spans)
-    return CutSpans(span.to(shifts.value.device), matches, cuts, shifts)
+    return CutSpans(span.to(batch.task.device), matches, cuts, *shifts)
 
 
 # Formulas
@@ -341,8 +332,8 @@ def segment(
     """
     above = [k for k in range(1, len(shifts)) if threshold is not None and counts[k] and shifts[k] > threshold]
     kept = _keep_apart(sorted(above, key=lambda k: (-shifts[k], k)), len(shifts), min_span)
-    spans, guided, forced = _repair(kept, shifts, counts, min_span, max_span, fallback)
-    return Segmentation(spans, threshold=kept, guided=guided, forced=forced, candidates=len(above), accepted=len(kept))
+    found = {"threshold": kept, "candidates": len(above), "accepted": len(kept)}
+    return _repaired(kept, shifts, counts, min_span, max_span, fallback, **found)
 
 
 def random_segment(
@@ -366,8 +357,8 @@ def random_segment(
     tried = list(range(min_span, len(shifts) - min_span + 1))
     random.Random(seed).shuffle(tried)
     kept = _keep_apart(tried, len(shifts), min_span)
-    spans, guided, forced = _repair(kept, shifts, counts, min_span, max_span, fallback)
-    return Segmentation(spans, drawn=kept, guided=guided, forced=forced, candidates=len(tried), accepted=len(kept))
+    found = {"drawn": kept, "candidates": len(tried), "accepted": len(kept)}
+    return _repaired(kept, shifts, counts, min_span, max_span, fallback, **found)
 
 
 def _keep_apart(positions: Sequence[int], length: int, min_span: int) -> list[int]:
@@ -380,15 +371,16 @@ def _keep_apart(positions: Sequence[int], length: int, min_span: int) -> list[in
     return cuts[1:-1]
 
 
-def _repair(
+def _repaired(
     kept: Sequence[int],
     shifts: Sequence[float],
     counts: Sequence[bool],
     min_span: int,
     max_span: int,
     fallback: float,
-) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Cuts over-long spans from the left until none is left. Returns spans, guided cuts and forced cuts."""
+    **found: Any,
+) -> Segmentation:
+    """Cuts over-long spans from the left until none is left; ``found`` says how the cuts before were found."""
     cuts, guided, forced = [0, *kept, len(shifts)], [], []
     left = 0
     while left < len(cuts) - 1:
@@ -405,4 +397,4 @@ def _repair(
             cut = min(legal, key=lambda k: (abs(2 * k - start - end), k))
             insort(forced, cut)
         cuts.insert(left + 1, cut)
-    return list(zip(cuts[:-1], cuts[1:], strict=True)), guided, forced
+    return Segmentation(list(zip(cuts[:-1], cuts[1:], strict=True)), guided=guided, forced=forced, **found)
