@@ -44,7 +44,13 @@ def turns_of(
         FileNotFoundError: if there are no records.
         ValueError: for a missing step, or a column that was not recorded; names the option that records it.
     """
-    frame = read_records(folder_of(run), [*BASE, *needed, *welcome]) if isinstance(run, str | os.PathLike) else run
+    if isinstance(run, str | os.PathLike):
+        if not Path(run).is_dir():
+            raise FileNotFoundError(f"no run in {run}: it is no folder; give the output_dir of a run")
+        inside = Path(run) / "trajectories"
+        frame = read_records(inside if inside.is_dir() else run, [*BASE, *needed, *welcome])
+    else:
+        frame = run
     if missing := [name for name in needed if name not in frame or frame[name].isna().all()]:
         hint = _HINTS.get(missing[0].removeprefix("credit_"))
         made = f"; a run with {hint} records it" if hint else ""
@@ -55,18 +61,6 @@ def turns_of(
             raise ValueError(f"step {absent[0]} isn't in {name_of(run)}; its steps are {there}")
         frame = frame[frame.step.isin(list(steps))]
     return frame[frame.turn.notna()].astype({"turn": int, "step": int}).reset_index(drop=True)
-
-
-def folder_of(run: str | os.PathLike) -> Path:
-    """Returns the folder with the parquet files.
-
-    Raises:
-        FileNotFoundError: if there is no such folder.
-    """
-    run = Path(run)
-    if not run.is_dir():
-        raise FileNotFoundError(f"no run in {run}: it is no folder; give the output_dir of a run")
-    return run / "trajectories" if (run / "trajectories").is_dir() else run
 
 
 def name_of(run: Records) -> str:

@@ -10,8 +10,8 @@ import pandas as pd
 from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, label, panels
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, name_of, results_of, turns_of
-from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
 from alignopsd_trl.analysis.span_lengths import draw_lengths, span_table
+from alignopsd_trl.analysis.thinking_audit import COLUMNS, TaskPairs, encoder_of, task_pairs
 from alignopsd_trl.encoder import Encoder
 
 _GAPS = ["credit_identity_gap", "credit_rectified_gap", "credit_divergence", "credit_divergence_counts", "credit_alpha"]

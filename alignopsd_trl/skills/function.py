@@ -1,4 +1,5 @@
-"""Skills from a user's function, which maps a task to the text that the teacher may read."""
+"""Skills from a user's function, which maps a task to the text that the teacher may read, or from a column of the
+dataset, which holds hints, reference solutions or past trajectories."""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ from typing import Any
 
 from alignopsd_trl.skills.rendering import Rendered
 from alignopsd_trl.skills.schema import SkillBankError
+
+CONTEXT = "privileged_context"
+"""The column that TRL's self-distillation trainers read. It is used where no other privileged text is named."""
 
 
 class SkillFunction:
@@ -34,7 +38,11 @@ class SkillFunction:
         self.environment = self._id = getattr(function, "__qualname__", type(function).__name__)
         self._about = f"skill function {self.environment}"
         self._function, self.reads_row = function, _reads_row(function, self.environment)
-        self.checksum = hashlib.sha256(_source(function).encode()).hexdigest()[:16]
+        try:
+            source = inspect.getsource(function)
+        except (OSError, TypeError):  # a callable object, or a function made at run time
+            source = repr(type(function))
+        self.checksum = hashlib.sha256(source.encode()).hexdigest()[:16]
 
     def block(
         self,
@@ -85,8 +93,30 @@ def _reads_row(function: Callable, name: str) -> bool:
     )
 
 
-def _source(function: Callable) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):  # a callable object, or a function made at run time
-        return repr(type(function))
+class SkillColumn(SkillFunction):
+    """Skills from a column of the dataset, in place of a `SkillBank`.
+
+    Args:
+        name: column of the dataset, which holds a text, a list of texts or messages, or nothing for each task.
+
+    Attributes:
+        environment, version, checksum: the column's name, an empty text, and the first 16 hex digits of the name's
+            sha256. The records hold the texts themselves.
+    """
+
+    def __init__(self, name: str):
+        self._id, self._about, self.environment = name, f"column {name!r}", f"column {name}"
+        self.reads_row, self.checksum = True, hashlib.sha256(name.encode()).hexdigest()[:16]
+
+    def _text(self, task_text: str, task_key: str | None, data_source: str | None, row: Mapping | None) -> str:
+        if row is None or self._id not in row:
+            raise SkillBankError(
+                f"skill_bank={self._id!r} names a column that the row of {task_text!r:.80} does not have"
+            )
+        found = row[self._id] or ""
+        parts = found if isinstance(found, list) else [found]
+        texts: list[Any] = [one.get("content") if isinstance(one, Mapping) else one for one in parts]
+        text = "\n".join(texts) if all(isinstance(one, str) for one in texts) else found
+        if not isinstance(text, str):
+            raise SkillBankError(f"{self._about} holds {found!r:.80} for {task_text!r:.80}; give a text or a list")
+        return text

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from alignopsd_trl.encoder import Encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.skills.bank import SkillBank
-from alignopsd_trl.skills.column import SkillColumn
-from alignopsd_trl.skills.function import SkillFunction
+from alignopsd_trl.skills.function import SkillColumn, SkillFunction
 from alignopsd_trl.skills.schema import SkillBankError
 
 Skills = SkillBank | SkillFunction
@@ -60,3 +61,24 @@ def function_named(about: str, module: str, name: str) -> Callable:
     if not callable(found):
         raise SkillBankError(f"{about}: there is no function {name!r} in {place.__file__}")
     return found
+
+
+def skill_source(
+    bank: Skills, tokenizer: Callable[..., Any], budget: int
+) -> Callable[..., tuple[str, tuple[str, ...]]]:
+    """Makes a `rollout.SkillSource` that gives the privileged text of a task within ``budget`` tokens. A bank retrieves
+    it by the task text, once per task; a function or a column gives it for the task's row."""
+
+    def count(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def source(
+        task_text: str, task_key: str | None, data_source: str | None, row: Mapping[str, Any] | None = None
+    ) -> tuple[str, tuple[str, ...]]:
+        block = bank.block(task_text, task_key, data_source, count, budget, row)
+        return block.text, block.ids
+
+    reads_row = getattr(bank, "reads_row", False)
+    given = source if reads_row else cache(source)
+    vars(given).update(reads_row=reads_row, is_users=type(bank) is SkillFunction)
+    return given

@@ -1,4 +1,4 @@
-"""Loads the function that gives a turn its privileged text: a shipped one by its name, or a user's."""
+"""Loads the function that gives a turn its privileged text: a user's, or one of two examples by its name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alignopsd_trl.skills.loading import function_named
-from alignopsd_trl.skills.turn_examples import feedback, next_observation
 from alignopsd_trl.turns import Trajectory, Turn
+
+
+def next_observation(turn: Turn) -> str | None:
+    """Tells the answer to the turn's action; `None` where there was no action or no answer. An environment that has
+    better words for this than its observation gives them as ``Step.info["next_observation"]``."""
+    answer = turn.info.get("next_observation", turn.observation)
+    return f"After the action {turn.action} you will see: {answer}" if turn.action and answer else None
+
+
+def feedback(turn: Turn) -> str | None:
+    """Returns what the environment itself says of the action, ``Step.info["feedback"]``; `None` where it gave none."""
+    return turn.info.get("feedback")
+
 
 SHIPPED = {example.__name__: example for example in (next_observation, feedback)}
 

@@ -36,7 +36,7 @@ class TurnTexts:
     budget: int
 
     def __post_init__(self) -> None:
-        self._bounded = Bounds(self.tokenizer, self.budget)
+        self._marks = marks_of(self.tokenizer)
 
     def give(self, trajectories: Sequence[Trajectory], renderer: Renderer) -> float:
         """Gives each turn of whole sibling groups its text and, where there is one, its privileged prompt. Returns the
@@ -55,6 +55,11 @@ class TurnTexts:
         self._render([turn for turn, _, _ in every if turn.privileged_text], renderer)
         return sum(bool(turn.privileged_text) for turn, _, _ in every) / max(len(every), 1)
 
+    def _bounded(self, text: str) -> str:
+        """Breaks up the tokenizer's control tokens in a text, and cuts it to the budget."""
+        text = as_text(text.strip(), self._marks)
+        return cut(text, lambda part: len(self.tokenizer(part, add_special_tokens=False)["input_ids"]), self.budget)
+
     def _render(self, turns: Sequence[Turn], renderer: Renderer) -> None:
         shown = [turn.shown.beside(renderer, turn.privileged_text) for turn in turns]
         encoded = renderer.encode([prompt for prompt, _ in shown])
@@ -63,18 +68,6 @@ class TurnTexts:
                 turn.privileged_text = ""
             else:
                 turn.privileged_ids = ids + tail
-
-
-class Bounds:
-    """Makes a text safe for a prompt: breaks up the tokenizer's control tokens in it, and cuts it to a budget of
-    tokens."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, budget: int):
-        self._tokenizer, self._budget, self._marks = tokenizer, budget, marks_of(tokenizer)
-
-    def __call__(self, text: str) -> str:
-        text = as_text(text.strip(), self._marks)
-        return cut(text, lambda part: len(self._tokenizer(part, add_special_tokens=False)["input_ids"]), self._budget)
 
 
 def cut(text: str, count: Callable[[str], int], budget: int) -> str:

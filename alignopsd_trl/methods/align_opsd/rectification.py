@@ -80,29 +80,6 @@ def rectify_views(
 # Formulas
 
 
-def source_weights(sources: torch.Tensor, similarity: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Columns of the operator M: softmax(H / tau) over the retained sources of each target.
-
-    Args:
-        sources: ``(M, K)`` int64, -1 for none.
-        similarity: ``(M, K)`` H of those pairs; anything where there is none.
-
-    Returns:
-        ``(M, K)`` float64.
-    """
-    present = sources >= 0
-    logits = (similarity.detach().double() / temperature).masked_fill(~present, -torch.inf)
-    return torch.where(present, logits.softmax(-1), 0.0)
-
-
-def confidence(weights: torch.Tensor, similarity: torch.Tensor, threshold: float) -> torch.Tensor:
-    """rho: the weighted mean of clip((H - gamma) / (1 - gamma), 0, 1). ``(M,)`` float64, 0 where unmatched."""
-    # gamma in the precision of H, the one it was selected in: H = gamma is then exactly 0 confidence.
-    gamma = similarity.new_tensor(threshold).double()
-    rescaled = ((similarity.detach().double() - gamma) / (1.0 - gamma)).clamp(0.0, 1.0)
-    return torch.where(weights > 0, weights * rescaled, 0.0).sum(-1)
-
-
 def aligned_log_probs(
     identity: torch.Tensor, matched: torch.Tensor, sources: torch.Tensor, weights: torch.Tensor, aggregation: str
 ) -> torch.Tensor:
@@ -196,7 +173,8 @@ def rectify(
 ) -> Rectification:
     """The rectified gap of every token (the paper's equations of M, alpha and the rectified gap).
 
-    The mixture is in probability space, the blend with the identity view in log space. A target without a source, or
+    The weights of a target's sources are softmax(H / tau), rho is the weighted mean of clip((H - gamma) / (1 - gamma),
+    0, 1), and alpha is alpha_max rho. The mixture is in probability space, the blend with the identity view in log space. A target without a source, or
     whose confidence is 0, keeps its identity gap bit for bit.
 
     Args:
@@ -206,8 +184,12 @@ def rectify(
         sources, similarity: ``(M, K)``; -1 for no source.
         threshold, temperature, alpha_max, aggregation: gamma_H, tau, alpha_max and how views are mixed.
     """
-    weights = source_weights(sources, similarity, temperature)
-    rho = confidence(weights, similarity, threshold)
+    present, near = sources >= 0, similarity.detach().double()
+    weights = torch.where(present, (near / temperature).masked_fill(~present, -torch.inf).softmax(-1), 0.0)
+    # gamma in the precision of H, the one it was selected in: H = gamma is then exactly 0 confidence.
+    gamma = similarity.new_tensor(threshold).double()
+    rescaled = ((near - gamma) / (1.0 - gamma)).clamp(0.0, 1.0)
+    rho = torch.where(weights > 0, weights * rescaled, 0.0).sum(-1)
     alpha = alpha_max * rho
     aligned = aligned_log_probs(identity, matched, sources, weights, aggregation)
     rectified = _blend(identity, aligned, alpha)
