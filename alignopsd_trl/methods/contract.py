@@ -40,7 +40,7 @@ def checked_credit(method: Method, batch: TurnBatch, teacher: Teacher, step: int
     """
     declared: Any = DeclaredTeacher(teacher, method)
     credit = method.assign(_declared_batch(method, batch), declared, step)
-    check_credit(credit, batch, method.name)
+    _check_credit(credit, batch, method.name)
     tokens = batch.policy_mask.sum(1).clamp_min(1)
     credit.trace.setdefault("advantage", (credit.advantages.sum(1) / tokens).tolist())
     return credit
@@ -89,7 +89,7 @@ def _declared_batch(method: Method, batch: TurnBatch) -> TurnBatch:
 # Credit
 
 
-def check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
+def _check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
     """Raises [`MethodError`] unless the ``credit`` of method ``name`` fits the batch and is valid, see [`Credit`]."""
 
     def fail(problem: str) -> None:

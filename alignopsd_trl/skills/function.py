@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from alignopsd_trl.skills.rendering import Rendered
+from alignopsd_trl.skills.bank import Rendered
 from alignopsd_trl.skills.schema import SkillBankError
 
 CONTEXT = "privileged_context"

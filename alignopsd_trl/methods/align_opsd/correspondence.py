@@ -229,21 +229,16 @@ def select_sources(
     """
     similarity = similarity.detach()
     candidate = eligible.bool() & (similarity >= threshold)
-    best, row = _best_of_each_rollout(similarity.masked_fill(~candidate, -torch.inf), rollout)
+    score = similarity.masked_fill(~candidate, -torch.inf)
+    number, length = torch.unique_consecutive(rollout, return_inverse=True, return_counts=True)[1:]
+    start = length.cumsum(0) - length
+    padded = score.new_full((len(length), int(length.max()), score.shape[1]), -torch.inf)
+    padded[number, torch.arange(len(rollout), device=rollout.device) - start[number]] = score
+    best, at = padded.max(dim=1)  # (G, m): of each rollout for each target, at the first row that has it
+    row = at + start[:, None]
     order = best.argsort(dim=0, descending=True, stable=True)[:top_k]
     chosen = torch.where(best.gather(0, order) > -torch.inf, row.gather(0, order), -1).T
     return torch.nn.functional.pad(chosen, (0, top_k - chosen.shape[1]), value=-1)
-
-
-def _best_of_each_rollout(score: torch.Tensor, rollout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``(G, m)`` best score of each rollout for each target, and the first row that has it."""
-    number, length = torch.unique_consecutive(rollout, return_inverse=True, return_counts=True)[1:]
-    start = length.cumsum(0) - length
-    position = torch.arange(len(rollout), device=rollout.device) - start[number]
-    padded = score.new_full((len(length), int(length.max()), score.shape[1]), -torch.inf)
-    padded[number, position] = score
-    best, at = padded.max(dim=1)
-    return best, at + start[:, None]
 
 
 def accept_actions(

@@ -75,7 +75,9 @@ class AlignOPSD(Method):
         config, result = self.config, outcome(batch, self.config)  # A
         if not self.needs_gap:
             return self._outcome_alone(batch, teacher, result)
-        matches = self._match(batch, teacher)  # d+ and d of each turn, H, Psi
+        matches = Correspondence.empty(batch)
+        if self.needs_encoder:
+            matches = match_scored(batch, teacher, config, self.needs_matches)  # d+ and d of each turn, H, Psi
         identity, views = self.rectify(batch, teacher, matches)  # l+ of the turn's own view; the rectified gap
         spans = SPANS.get(config.allocation, whole_rollouts)(batch, teacher, matches, config)  # P, D, S
         weights = weigh(views, batch, result.advantage, spans.span, config, teacher.gather)  # E, B, Q, W
@@ -106,11 +108,6 @@ class AlignOPSD(Method):
         """
         assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
         return rectify_views(partial(teacher.score, batch), batch.student_log_probs, matches, self.config)
-
-    def _match(self, batch: TurnBatch, teacher: Teacher) -> Correspondence:
-        if not self.needs_encoder:
-            return Correspondence.empty(batch)
-        return match_scored(batch, teacher, self.config, self.needs_matches)
 
     def _outcome_alone(self, batch: TurnBatch, teacher: Teacher, result: OutcomeAdvantage) -> Credit:
         """Credit of ``allocation="none"`` without an auxiliary loss on the gap. SDAR's loss reads the identity view."""

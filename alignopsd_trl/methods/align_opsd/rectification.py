@@ -174,8 +174,8 @@ def rectify(
     """The rectified gap of every token (the paper's equations of M, alpha and the rectified gap).
 
     The weights of a target's sources are softmax(H / tau), rho is the weighted mean of clip((H - gamma) / (1 - gamma),
-    0, 1), and alpha is alpha_max rho. The mixture is in probability space, the blend with the identity view in log space. A target without a source, or
-    whose confidence is 0, keeps its identity gap bit for bit.
+    0, 1), and alpha is alpha_max rho. The mixture is in probability space, the blend with the identity view in log
+    space. A target without a source, or whose confidence is 0, keeps its identity gap bit for bit.
 
     Args:
         student, identity: ``(M, L)`` log-probs of the sampled responses under the ordinary prompt and under the

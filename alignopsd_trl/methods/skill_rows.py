@@ -1,9 +1,25 @@
-"""Skill-GRPO: GRPO with the skill in the policy's prompt, in rollouts and in the loss."""
+"""Rows without a credit of their own: the initial policy, without and with skills, and GRPO with skills."""
 
 from __future__ import annotations
 
 from alignopsd_trl.methods.baseline import Baseline
 from alignopsd_trl.methods.registry import register
+
+
+@register
+class Vanilla(Baseline):
+    """The initial weights, evaluated without skills. Nothing is trained. Confidence: high."""
+
+    name = "vanilla"
+    trains = False
+
+
+@register
+class SkillPrompt(Vanilla):
+    """Vanilla's weights, evaluated with skills: a starred row of the paper's table. Confidence: high."""
+
+    name = "skill_prompt"
+    skills_in_evaluation = True
 
 
 @register
