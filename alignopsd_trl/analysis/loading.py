@@ -19,8 +19,6 @@ EPISODE = ["step", "task", "rollout"]
 SPANS = ["credit_span", "credit_cut"]
 BASE = [*EPISODE, "turn", "task_id", "category", "task_text", "reward", "won", "score", "action", "action_valid"]
 
-_OF_A_SOURCE = ("credit_source_weights", "credit_source_similarities")
-
 _HINTS = {
     **dict.fromkeys(("teacher_thinking", "identity_gap", "rectified_gap", "weight"), "--method align_opsd"),
     **dict.fromkeys(("sources", "source_weights", "source_similarities"), "--method align_opsd with --rectify True"),
@@ -88,7 +86,8 @@ def used_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     """Returns one row per pair that training used: the target's columns, with the source's number, weight and, where
     recorded, similarity in place of the lists. ``at`` and ``at_source`` are index labels of the frame, ``turn_source``
     is the source's turn number."""
-    lists = [name for name in ("credit_sources", *_OF_A_SOURCE) if name in frame]
+    lists = ["credit_sources", "credit_source_weights", "credit_source_similarities"]
+    lists = [name for name in lists if name in frame]
     known = frame[frame.credit_row.notna()].astype({"credit_row": int}).rename_axis("at").reset_index()
     pairs = known.explode(lists).dropna(subset=lists)
     pairs = pairs.astype({"credit_sources": int, **dict.fromkeys(lists[1:], float)})

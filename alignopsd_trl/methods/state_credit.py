@@ -27,13 +27,8 @@ START = 0
 
 
 def turn_rewards(batch: TurnBatch) -> torch.Tensor:
-    """Returns the reward of each turn.
-
-    Raises:
-        ValueError: for a batch without them.
-    """
-    if batch.turn_reward is None:
-        raise ValueError("the batch has no turn_reward, the reward of each turn; make it by TurnBatch.of")
+    """Returns the reward of each turn."""
+    assert batch.turn_reward is not None, "`TurnBatch.of` knows it"
     return batch.turn_reward
 
 
@@ -112,26 +107,18 @@ def graph_returns(
     """
     start, end = number_rows(task.repeat(2), torch.cat([before, after])).chunk(2)
     goal, tasks = reward > 0, int(task.max()) + 1 if len(task) else 0
-    found, distance = _best_paths(reward, start, end, goal, discount)
-    reached = distance.isfinite()
-    farthest = distance.new_zeros(tasks).scatter_reduce_(0, task[reached], distance[reached], "amax")[task]
-    least = reward.new_zeros(tasks).scatter_reduce_(0, task[goal], reward[goal], "amin", include_self=False)[task]
-    return torch.where(reached, found, least * discount ** (farthest + 2))
-
-
-def _best_paths(
-    reward: torch.Tensor, start: torch.Tensor, end: torch.Tensor, goal: torch.Tensor, discount: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the largest R over the paths from each edge (0: none), and the length of the shortest path."""
     count = int(torch.cat([start, end]).max()) + 1 if len(start) else 0
-    found = torch.where(goal, discount * reward, 0.0)
+    found = torch.where(goal, discount * reward, 0.0)  # the largest R over the paths from each edge
     distance = torch.where(goal, 1.0, torch.inf).to(reward.dtype)
     for _ in range(count):  # a shortest path visits no state twice
         best = reward.new_zeros(count).scatter_reduce_(0, start, found, "amax")
         nearest = reward.new_full((count,), torch.inf).scatter_reduce_(0, start, distance, "amin")
         found = torch.where(goal, found, discount * best[end])
         distance = torch.where(goal, distance, 1 + nearest[end])
-    return found, distance
+    reached = distance.isfinite()
+    farthest = distance.new_zeros(tasks).scatter_reduce_(0, task[reached], distance[reached], "amax")[task]
+    least = reward.new_zeros(tasks).scatter_reduce_(0, task[goal], reward[goal], "amin", include_self=False)[task]
+    return torch.where(reached, found, least * discount ** (farthest + 2))
 
 
 # Grouped values

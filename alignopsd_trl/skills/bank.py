@@ -84,7 +84,7 @@ class SkillBank:
         self.checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         self.encoder = encoder
         self.n_general, self.n_mistakes, self.constraint_threshold = n_general, n_mistakes, constraint_threshold
-        self._cached, self._known = lru_cache(maxsize=65536)(self._retrieve), lru_cache(maxsize=None)(_vector)
+        self._known = lru_cache(maxsize=None)(_vector)
 
     @classmethod
     def load(
@@ -148,9 +148,6 @@ class SkillBank:
             task_key: names the type if the environment knows it (ALFWorld's game type).
             data_source: source of a question; limits types to those that list it and those of `ANY_SOURCE`.
         """
-        return self._cached(task_text, task_key, data_source)
-
-    def _retrieve(self, task_text: str, task_key: str | None, data_source: str | None) -> Retrieved:
         types = self._types(task_text, task_key, data_source)
         skills = [skill for kind in types for skill in kind.skills]
         ranked = _ranked(skills, self._cosines(task_text, [f"{s.title}. {s.text} {s.when}" for s in skills]))

@@ -14,6 +14,7 @@ so that all processes make the same ones.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,9 @@ from alignopsd_trl.methods.align_opsd.credit import weigh
 from alignopsd_trl.methods.align_opsd.rectification import Rectification, rectify_views
 from alignopsd_trl.methods.align_opsd.report import Stages, report
 from alignopsd_trl.methods.align_opsd.spans import decision_spans, random_spans, whole_rollouts
-from alignopsd_trl.methods.base import Credit, Method, Teacher
+from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import identity_scores
-from alignopsd_trl.methods.grpo import OutcomeAdvantage, outcome
+from alignopsd_trl.methods.grpo import GRPO, outcome
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
@@ -39,7 +40,7 @@ SPANS = {"span": decision_spans, "random": random_spans}
 
 
 @register
-class AlignOPSD(Method):
+class AlignOPSD(GRPO):
     """The method of the paper and, by its config, the paper's ablations.
 
     Which parts run follows from the config: ``rectify`` and ``alpha_max``, ``allocation``, ``auxiliary_loss``.
@@ -72,9 +73,10 @@ class AlignOPSD(Method):
 
     @torch.no_grad()
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
+        if not self.needs_gap:  # A alone; SDAR's loss reads the identity view
+            targets = {"teacher": identity_scores(batch, teacher)} if self.needs_teacher else {}
+            return replace(super().assign(batch, teacher, step), targets=targets)
         config, result = self.config, outcome(batch, self.config)  # A
-        if not self.needs_gap:
-            return self._outcome_alone(batch, teacher, result)
         matches = Correspondence.empty(batch)
         if self.needs_encoder:
             matches = match_scored(batch, teacher, config, self.needs_matches)  # d+ and d of each turn, H, Psi
@@ -108,9 +110,3 @@ class AlignOPSD(Method):
         """
         assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
         return rectify_views(partial(teacher.score, batch), batch.student_log_probs, matches, self.config)
-
-    def _outcome_alone(self, batch: TurnBatch, teacher: Teacher, result: OutcomeAdvantage) -> Credit:
-        """Credit of ``allocation="none"`` without an auxiliary loss on the gap. SDAR's loss reads the identity view."""
-        targets = {"teacher": identity_scores(batch, teacher)} if self.needs_teacher else {}
-        advantages = token_advantages(result.advantage, batch.policy_mask, result.residual)
-        return Credit(advantages, result.metrics, targets, result.trace)

@@ -71,7 +71,7 @@ def whole_rollouts(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
 def random_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions) -> CutSpans:
     """Cuts every rollout at random. The arguments are those of `decision_spans`."""
     shifts = _shifts(batch, matches, options, _columns(batch, teacher, options))
-    return _cut(batch, matches, shifts, options, random_segment, count(options.random_span_seed))
+    return _cut(batch, matches, *shifts, options, random_segment, count(options.random_span_seed))
 
 
 @torch.no_grad()
@@ -89,20 +89,20 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
         options: for gamma_H, the profiles, the threshold and the lengths of spans.
     """
     columns, limits = _columns(batch, teacher, options), (options.boundary_min, options.boundary_max)
-    shifts = _shifts(batch, matches, options, columns)
-    known = teacher.gather(shifts[0][shifts[1]])
+    value, counts = _shifts(batch, matches, options, columns)
+    known = teacher.gather(value[counts])
     missing = 0 if batch.scored is None else _total(_possible(batch) & ~matches.compared, teacher)
     if missing:
         low, high = threshold_bounds(known, missing, options.boundary_quantile, *limits)
         if not bool(((known > low) & (known <= high)).any()):
-            cut = _cut(batch, matches, shifts, options, segment, repeat(high))
+            cut = _cut(batch, matches, value, counts, options, segment, repeat(high))
             return replace(cut, threshold=high if low == high else None)
         matches = match_rest(batch, teacher, matches, options)
-        shifts = _shifts(batch, matches, options, columns)
-        known = teacher.gather(shifts[0][shifts[1]])
+        value, counts = _shifts(batch, matches, options, columns)
+        known = teacher.gather(value[counts])
     quantile = boundary_quantile(known, options.boundary_quantile)
     threshold = clip_threshold(quantile, *limits)
-    cut = _cut(batch, matches, shifts, options, segment, repeat(threshold))
+    cut = _cut(batch, matches, value, counts, options, segment, repeat(threshold))
     return replace(cut, quantile=quantile, threshold=threshold)
 
 
@@ -146,23 +146,24 @@ def _shifts(
 def _cut(
     batch: TurnBatch,
     matches: Correspondence,
-    shifts: tuple[torch.Tensor, torch.Tensor],
+    divergence: torch.Tensor,
+    counts: torch.Tensor,
     options: AlignOPSDOptions,
     cut: Callable[..., Segmentation],
     settings: Iterable[float | None],
 ) -> CutSpans:
     """Cuts every rollout with `segment` and its threshold, or with `random_segment` and its seed."""
     limits = options.min_span, options.max_span, options.boundary_min
-    value, counts = (one.tolist() for one in shifts)
-    span, cuts, number = torch.zeros(len(value), dtype=torch.int64), [], 0
+    values, counting = divergence.tolist(), counts.tolist()
+    span, cuts, number = torch.zeros(len(batch), dtype=torch.int64), [], 0
     for rows, setting in zip(batch.groups.by_rollout, settings, strict=False):
         place = rows.tolist()
-        found = cut([value[row] for row in place], [counts[row] for row in place], setting, *limits)
+        found = cut([values[row] for row in place], [counting[row] for row in place], setting, *limits)
         lengths = torch.tensor([end - start for start, end in found.spans])
         span[place] = number + torch.repeat_interleave(lengths)
         cuts.append((place, found))
         number += len(found.spans)
-    return CutSpans(span.to(batch.task.device), matches, cuts, *shifts)
+    return CutSpans(span.to(batch.task.device), matches, cuts, divergence, counts)
 
 
 # Formulas
