@@ -1,4 +1,16 @@
-"""The rows of the results table; see `alignopsd_trl.methods.base` for the hooks."""
+"""The rows of the results table. See `alignopsd_trl.methods.base` for the hooks.
+
+| file | rows |
+| --- | --- |
+| `grpo` | grpo |
+| `skill_rows` | vanilla, skill_prompt, skill_grpo |
+| `opsd` | opsd, grpo_opsd |
+| `distillation` | sdar, skill_sd |
+| `gap_weights` | rlsd, step_opsd, agent_opsd |
+| `state_credit` | gigpo, hgpo, graphgpo, gagpo |
+| `monte_carlo` | monte_carlo |
+| `align_opsd/` | align_opsd and, by its options, the paper's ablations |
+"""
 
 from alignopsd_trl.methods.base import Credit, Method, Teacher
 from alignopsd_trl.methods.contract import MethodError, checked_credit
