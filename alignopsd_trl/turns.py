@@ -292,37 +292,30 @@ class TurnBatch:
         """Makes a batch of the turns of all trajectories except `Trajectory.failed` ones."""
         counted = sorted((t for t in trajectories if not t.failed and t.turns), key=lambda t: (t.task, t.rollout))
         tasks = {name: number for number, name in enumerate(dict.fromkeys(t.task for t in counted))}
-        rows = [
-            (tasks[trajectory.task], number, turn, trajectory.reward)
-            for number, trajectory in enumerate(counted)
-            for turn in trajectory.turns
-        ]
-        turns = [turn for _, _, turn, _ in rows]
+        turns = [turn for one in counted for turn in one.turns]
+        played = [one for one in counted for _ in one.turns]
         for row, turn in enumerate(turns):
             turn.row = row
-        width = max((len(turn.response_ids) for turn in turns), default=1)
-        ids = torch.full((len(turns), width), pad_id, dtype=torch.int64)
-        mask = torch.zeros((len(turns), width), dtype=torch.bool)
-        for row, turn in enumerate(turns):
-            ids[row, : len(turn.response_ids)] = torch.tensor(turn.response_ids, dtype=torch.int64)
-            mask[row, : len(turn.response_ids)] = True
+        lengths = torch.tensor([len(turn.response_ids) for turn in turns], dtype=torch.int64)
+        mask = torch.arange(int(lengths.max()) if turns else 1) < lengths[:, None]
+        ids = torch.full(mask.shape, pad_id, dtype=torch.int64)
+        ids[mask] = torch.tensor([token for turn in turns for token in turn.response_ids], dtype=torch.int64)
 
         def column(values: list[Any], dtype: torch.dtype) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
         own_texts = any(turn.privileged_text is not None for turn in turns)
-
         return cls(
             turns=turns,
-            task=column([task for task, _, _, _ in rows], torch.int64),
-            rollout=column([rollout for _, rollout, _, _ in rows], torch.int64),
+            task=column([tasks[one.task] for one in played], torch.int64),
+            rollout=column([number for number, one in enumerate(counted) for _ in one.turns], torch.int64),
             turn=column([turn.number for turn in turns], torch.int64),
             response_ids=ids.to(device),
             policy_mask=mask.to(device),
-            reward=column([reward for _, _, _, reward in rows], torch.float32),
+            reward=column([one.reward for one in played], torch.float32),
             action_valid=column([turn.action_valid for turn in turns], torch.bool),
             turn_reward=column([reward for one in counted for reward in one.turn_rewards], torch.float64),
-            privileged=column([one.privileged for one in counted for _ in one.turns], torch.bool),
-            won=column([one.won is True for one in counted for _ in one.turns], torch.bool),
+            privileged=column([one.privileged for one in played], torch.bool),
+            won=column([one.won is True for one in played], torch.bool),
             taught=column([turn.privileged_text != "" for turn in turns], torch.bool) if own_texts else None,
         )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels, percent
+from alignopsd_trl.analysis.drawing import LINES, band, curve, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, turns_of, used_pairs
 from alignopsd_trl.analysis.operations import Operation, operations
@@ -152,22 +152,23 @@ def _training_use(frame: pd.DataFrame) -> pd.DataFrame | None:
 
 def _drawn(tables: dict[str, pd.DataFrame]) -> Any:
     figure, axes = panels(len(tables))
-    colours: dict[Any, str] = {"self-self": BLUE, "self-privileged": ORANGE}
-    dashes: dict[Any, Any] = {"self-self": LINES[0][1], "self-privileged": LINES[1][1]}
+    pens: dict[Any, Any] = {"self-self": LINES[0], "self-privileged": LINES[1]}
     for name, part in tables["same_turn"].groupby("comparison"):
-        axes[0].plot(part.turn, 100 * part.share, "o", ms=3, ls=dashes[name], color=colours[name], label=name)
-        band(axes[0], part.turn, 100 * part.low, 100 * part.high, colours[name])
+        colour, dashes = pens[name]
+        axes[0].plot(part.turn, 100 * part.share, "o", ms=3, ls=dashes, color=colour, label=name)
+        band(axes[0], part.turn, 100 * part.low, 100 * part.high, colour)
     label(axes[0], "(a) same turn, different kind of action", "turn", "share of pairs (%)", legend=True)
     percent(axes[0])
     moved, jitter = tables["displacement"], np.random.default_rng(0)
     for name, part in moved.groupby("comparison"):
+        colour, dashes = pens[name]
         axes[1].plot(
             part.left_turn + jitter.uniform(-0.2, 0.2, len(part)),
             part.displacement + jitter.uniform(-0.2, 0.2, len(part)),
-            "o", ms=2, alpha=0.2, color=colours[name],
+            "o", ms=2, alpha=0.2, color=colour,
         )  # fmt: skip
         means = part.groupby("left_turn").displacement.mean()
-        axes[1].plot(means.index, means, "o", ms=4, ls=dashes[name], color=colours[name], label=f"{name}, mean")
+        axes[1].plot(means.index, means, "o", ms=4, ls=dashes, color=colour, label=f"{name}, mean")
     label(axes[1], "(b) matched actions", "turn of the match in one rollout", "distance (turns)", legend=len(moved) > 0)
     if "off_turn_weight" in tables:
         used = tables["off_turn_weight"]

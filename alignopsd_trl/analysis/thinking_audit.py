@@ -28,9 +28,13 @@ COLUMNS = [
 ]
 TOLERANCE = 0.02  # other hardware and batch sizes change a cosine in bfloat16 by less
 EDGES = np.linspace(-1, 1, 201)
-SETS = {"same state": GREY, "all cross-rollout": BLUE, "above threshold": PURPLE, "used": ORANGE}
-PENS = {"same state": ("-", 3.6), "all cross-rollout": ("-", 2.2), "above threshold": ("--", 1.6), "used": (":", 1.6)}
-"""Dashes and width of each line. Later lines are narrower, so that none hides another."""
+SETS = {
+    "same state": (GREY, "-", 3.6),
+    "all cross-rollout": (BLUE, "-", 2.2),
+    "above threshold": (PURPLE, "--", 1.6),
+    "used": (ORANGE, ":", 1.6),
+}
+"""Colour, dashes and width of each line. Later lines are narrower, so that none hides another."""
 
 
 def thinking(
@@ -122,9 +126,8 @@ def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:
 def _drawn(density: pd.DataFrame, coverage: pd.DataFrame, threshold: float, table: pd.DataFrame) -> Any:
     figure, axes = panels(2, width=4.4)
     counts = dict(zip(table["set"], table["count"], strict=True))
-    for name, colour in SETS.items():
+    for name, (colour, dashes, width) in SETS.items():
         if counts[name]:
-            dashes, width = PENS[name]
             axes[0].step(
                 density.similarity, density[name], where="mid", color=colour, linestyle=dashes, linewidth=width,
                 label=f"{name}, {counts[name]:,}",

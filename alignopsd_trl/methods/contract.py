@@ -27,13 +27,7 @@ def checked_credit(method: Method, batch: TurnBatch, teacher: Teacher, step: int
     """Calls `Method.assign` and checks its result.
 
     The trace of the result has a column ``advantage``: the method's own if it records one, else the mean of its token
-    advantages over each turn's optimised tokens.
-
-    Args:
-        method: assigns the credit.
-        batch: with ``student_log_probs`` if the method declares that it needs them.
-        teacher: for the method's calls.
-        step: the number of rollout rounds before this one.
+    advantages over each turn's optimised tokens. ``step`` counts rollout rounds from 0.
 
     Raises:
         MethodError: for a call that was not declared, or credit of a wrong shape, dtype or value.

@@ -45,10 +45,6 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
 
     With ``group_statistics="turn"``, advantage plus residual equals the normalised penalised reward, as in method facts
     F.51, which subtracts the penalty before normalising.
-
-    Args:
-        batch: of whole sibling groups.
-        config: for ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty``.
     """
     groups, scale = batch.groups, config.scale_rewards == "group"
     lone = groups.siblings < 2

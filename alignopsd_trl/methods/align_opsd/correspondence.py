@@ -76,12 +76,7 @@ class Correspondence:
 def match_scored(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions, match: bool) -> Correspondence:
     """Compares the groups that have a scored turn; all groups if `TurnBatch.scored` is `None`, or where a distribution
     mixes the views of all turns. Matches, profiles and shifts stay within a task's group, and the advantage 0 of
-    another group multiplies whatever credit its turns get.
-
-    Args:
-        batch: the M turns.
-        teacher: generates and encodes.
-        options, match: of `correspond`.
+    another group multiplies whatever credit its turns get. ``match`` is that of `correspond`.
     """
     every = torch.ones_like(batch.task, dtype=torch.bool)
     if batch.scored is None:
