@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -32,8 +31,6 @@ from alignopsd_trl.runs.configuration import differences
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 IDENTITY = "identity.json"
-GAPS = "token_identity_gaps"
-"""The column of the sums of each turn's identity gaps, from the first method that computes them."""
 
 
 class Cache:
@@ -148,11 +145,7 @@ def _credited(session: Session, tree: Tree, episodes: Sequence[Trajectory]) -> p
     credits = {label: checked_credit(method, batch, teacher, step) for label, method in methods.items()}
     sides = grpo.outcome(batch, session.config).advantage.cpu().numpy()
     table = turn_table(episodes, turn_advantages(tree, episodes), sides)
-    table = table.assign(**{CREDIT + label: turn_credit(one, batch).cpu().numpy() for label, one in credits.items()})
-    gaps = next((one.trace[GAPS] for one in credits.values() if GAPS in one.trace), None)
-    if gaps is None:
-        return table
-    return table.assign(**{GAPS: [0.0 if row is None else float(np.sum(row, dtype=np.float64)) for row in gaps]})
+    return table.assign(**{CREDIT + label: turn_credit(one, batch).cpu().numpy() for label, one in credits.items()})
 
 
 def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:

@@ -46,11 +46,6 @@ from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import TurnBatch
 
 
-def own_bank(suite: Suite) -> str | None:
-    """Returns the environment's own skill bank, if it has one."""
-    return suite.skill_bank or (suite.name if suite.name in SHIPPED else None)
-
-
 def environment_preset(environment: str) -> dict[str, Any]:
     """Returns the preset of a shipped environment (of its 7B recipe where there are several); empty for a user's
     module."""
@@ -178,7 +173,9 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
         ValueError: for what can't be loaded or measured.
     """
     arguments.device = usable_device(arguments.device)
-    given = read_sizes(arguments.model) | arguments.set
+    known = set(AlignOPSDConfig.__dataclass_fields__) - {"method_options"}  # other settings of a recipe are its own
+    recipe = {name: value for name, value in arguments.settings.items() if name in known}
+    given = read_sizes(arguments.model) | recipe | arguments.set
     settings = partial(configure, arguments.output, arguments.environment, given, arguments.device)
     vary = [one for text in arguments.vary for one in read_vary(text)]
     variants = make_variants(settings, arguments.methods, vary)
@@ -234,10 +231,11 @@ def _check(config: AlignOPSDConfig, slots: int) -> None:
 def _complete(arguments: argparse.Namespace, suite: Suite, skilled: bool) -> None:
     defaults = environment_preset(arguments.environment)
     arguments.tasks_per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
-    arguments.skill_bank = (arguments.skill_bank or own_bank(suite)) if skilled else None
+    own = suite.skill_bank or (suite.name if suite.name in SHIPPED else None)
+    arguments.skill_bank = (arguments.skill_bank or own) if skilled else None
     arguments.encoder = (arguments.encoder or defaults.get("encoder", "lexical")) if skilled else None
     if skilled and not arguments.skill_bank:
         raise ValueError(
             f"environment {suite.name!r} has no skills, which a teacher needs: give --skill_bank, or --methods "
-            "without a teacher, such as grpo,gigpo"
+            "without a teacher, such as grpo,gigpo, with --model, --environment and --output"
         )
