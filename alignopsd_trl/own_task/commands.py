@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,7 @@ def check(argv: Sequence[str]) -> int:
     parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="plays too; TASK_player:play if it exists")
     parser.add_argument("--episodes", type=int, default=16, help="of each kind of play at least")
-    parser.add_argument("--model", help="counts tokens and measures a round; train.py's START counts by default")
+    parser.add_argument("--model", help="whose tokenizer counts; that of train.py's START by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--max_completion_length", type=int, help="likewise")
     parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
@@ -70,7 +69,6 @@ def check(argv: Sequence[str]) -> int:
         here = ("task", "environment_options", "rows", "json", "play", "model")
         options = {name: value for name, value in vars(given).items() if name not in here}
         task = _task(given)
-        options["model"] = given.model or task.start.model
         report = check_task(task, tokenizer=_tokenizer(given.model, task), stage=_say, **options)
         print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())
     return int(report.ruined)
@@ -144,9 +142,9 @@ def warm_start(argv: Sequence[str]) -> None:
             config = replace(task.start, **flags)
         elif Path(config.model).resolve() == Path(given.output).resolve():  # it goes on from an earlier one
             config = replace(task.start, **{"learning_rate": task.start.rate, "minutes": task.start.time, **flags})
-        from alignopsd_trl.own_task.warm_start.warm_start import play_some, report, warm_start
+        from alignopsd_trl.own_task.warm_start.warm_start import report, warm_start
 
-        made = warm_start(rows, given.output, config, settings=task.preset, play=partial(play_some, task))
+        made = warm_start(rows, given.output, config, settings=task.preset)
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
         tasks = (100 if config.fresh else 32) if given.tasks is None else given.tasks

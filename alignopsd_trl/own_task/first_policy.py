@@ -7,7 +7,6 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def first_policy(
         from alignopsd_trl.own_task.demonstrations import demonstrate
         from alignopsd_trl.own_task.players import Scripted, scripted
         from alignopsd_trl.own_task.task import find_task
-        from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer, play_some, report, sample, warm_start
+        from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer, report, sample, warm_start
 
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))
@@ -73,6 +72,6 @@ def first_policy(
             skilled_share=skilled_share,
         )
         print(found.told(), flush=True)
-        made = warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))
+        made = warm_start(found.rows, folder, config, settings=known.preset)
         print(f"training tasks, played by the first policy in {folder}:", flush=True)
         print(report(known, made, sample(known), found.rows, config, encoder=encoder), flush=True)

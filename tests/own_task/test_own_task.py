@@ -187,7 +187,7 @@ def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path) -> None
         (["warm_start", "maze", "--data", "."], ["--data . is a folder"]),
         (["warm_start", "maze", "--learning_rate", "nan"], ["--learning_rate nan"]),
         (["warm_start", "maze", "--minutes", "inf"], ["--minutes inf"]),
-        (["warm_start", "maze", "--until_success", "30"], ["--until_success 30", "1 at most"]),
+        (["warm_start", "maze", "--until_read", "30"], ["--until_read 30", "1 at most"]),
         (["warm_start", "maze", "--max_steps", "0"], ["--max_steps 0"]),
         (["new", "maze-2"], ["maze-2", "underscores"]),
         (["new", "../maze"], ["not empty"]),

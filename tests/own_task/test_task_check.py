@@ -14,7 +14,6 @@ from fakes.own_task import changed, fails
 from fakes.sweeps import mostly_full
 
 from alignopsd_trl.cli import main
-from alignopsd_trl.own_task.check import round_seconds
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,39 +176,6 @@ def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     assert tokens["options"] == tokens["other lines"] == 0, "the short prompt has neither"
     main(["check", "maze", "--episodes", "4"])
     assert f", observation {tokens['observation']}, answer" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("named", mostly_full(["on the command line", "in train.py"]))
-def test_a_check_with_a_model_estimates_the_seconds_of_a_round(
-    maze: Path, capsys: pytest.CaptureFixture[str], named: str
-) -> None:
-    if named == "in train.py":
-        recipe = maze / "train.py"
-        recipe.write_text(
-            recipe.read_text().replace('WarmStartConfig(model="tiny"', 'WarmStartConfig(model="tiny_hops"')
-        )
-    given = ["--model", "tiny_hops"] if named == "on the command line" else []
-    main(["check", "maze", "--episodes", "4", "--max_completion_length", "64", *given])
-    assert re.search(r"a round of 64 episodes of [0-9.]+ turns takes about [0-9]+ s here", capsys.readouterr().out)
-
-
-@pytest.mark.parametrize("share", [0.25, 0.95])
-def test_a_round_measured_on_a_busy_machine_says_so(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_seconds.time, "thread_time", lambda: share * round_seconds.time.perf_counter())
-    monkeypatch.setattr(round_seconds.torch.cuda, "is_available", lambda: False)
-    said = round_seconds.round_seconds("tiny_hops", 512, 64, 9.0, {})
-    found = re.search(r"takes about (\d+) s here .*; the machine is busy: .*, about (\d+) s on an idle one$", said)
-    assert bool(found) is (share < 0.7)
-    assert found is None or abs(int(found[2]) - share * int(found[1])) <= 1
-
-
-@pytest.mark.parametrize("use_peft", [False, True])
-def test_what_is_measured_has_the_recipes_adapters(monkeypatch: pytest.MonkeyPatch, use_peft: bool) -> None:
-    measured: list[Any] = []
-    inner = round_seconds._speeds
-    monkeypatch.setattr(round_seconds, "_speeds", lambda *given: measured.append(given[0]) or inner(*given))
-    round_seconds.round_seconds("tiny_hops", 32, 8, 2.0, {"use_peft": use_peft})
-    assert any("lora" in name for name, one in measured[0].named_parameters() if one.requires_grad) is use_peft
 
 
 UNSHOWN = {

@@ -17,9 +17,8 @@ from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
-from alignopsd_trl.own_task.check.round_seconds import round_seconds
 from alignopsd_trl.own_task.demonstrations import skills_of, texts_of
-from alignopsd_trl.own_task.options import FRESH, TIME_LIMIT
+from alignopsd_trl.own_task.options import TIME_LIMIT
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task, find_task
@@ -45,7 +44,6 @@ class Report:
     answer: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
     max_prompt_length: int = 0
-    round: str = ""
 
     @property
     def ruined(self) -> bool:
@@ -60,7 +58,6 @@ class Report:
             shown = sum(self.tokens.values()) - self.tokens["answer"]
             lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
-        lines += [self.round] if self.round else []
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
 
@@ -74,7 +71,6 @@ def check_task(
     episodes: int = 16,
     player: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    model: str | None = None,
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
     skill_bank: Any = None,
@@ -90,7 +86,6 @@ def check_task(
         episodes: smallest number of episodes of each player.
         player: ``MODULE:FUNCTION``; by default ``<task>_player:play`` if it exists.
         tokenizer: the policy's; by default that of a `tiny` policy for the task's words.
-        model: measures with this policy what a round takes; nothing by default.
         max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
         time_limit: seconds that one call of the environment may take.
         stage: called with the name of each stage when it begins.
@@ -136,12 +131,6 @@ def check_task(
         add(wording.uncopied(renderer, scripted))
         add(wording.other_form(scripted))
         _show(renderer, (scripted or seen)[0], report)
-        if model not in (None, FRESH):
-            stage("seconds of a round")
-            turns = statistics.mean(len(one.turns) for one in scripted or seen)
-            answer, skill = report.tokens["answer"], report.tokens["skill"]
-            prompt = sum(report.tokens.values()) - answer - skill
-            report.round = round_seconds(model, prompt, answer, turns, task.preset)
     report.findings = list(dict.fromkeys(report.findings))
     return report
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,7 @@ from alignopsd_trl.runs.owned import begin, note, refuse
 from alignopsd_trl.runs.sizes import write_sizes
 
 PLAIN, SKILLED = "without the skill", "with it"
-TRIED, LOOKED_AT = 32, 16
-"""Training tasks that are played for ``until_success``, and by a recipe's first policy."""
+LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
 ENOUGH_TURNS = 5000
 MANY_INVALID, MUCH_WORSE = 0.05, 0.75
 """A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
@@ -61,7 +59,6 @@ def warm_start(
     config: WarmStartConfig,
     extra_texts: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
-    play: Callable[[PreTrainedModel, PreTrainedTokenizerBase], EvaluationResult] | None = None,
 ) -> WarmStarted:
     """Trains a model on demonstrations and saves it with its tokenizer, both or neither.
 
@@ -70,25 +67,19 @@ def warm_start(
         output: folder of the policy.
         extra_texts: texts, beside the demonstrations, that a fresh tokenizer must cover.
         settings: the recipe's settings, whose sizes are saved beside the weights; its ``history`` counts.
-        play: plays tasks without the skill; needed for ``until_success``.
 
     Raises:
-        ValueError: for ``until_success`` without ``play``, or if no environment says who won.
         KeyboardInterrupt, Terminated: after an interrupt; the best policy so far is saved, if there is one, and the
             error's ``left`` says so.
     """
     from alignopsd_trl.own_task.warm_start.supervised import train
 
-    share = config.until_success
-    if share and play is None:
-        raise ValueError(f"until_success={share} needs play, a function that plays the task")
     refuse([one for pattern in MODEL_FILES for one in Path(output).glob(pattern)], "warm_start")
     model, tokenizer = _start(rows, config, extra_texts)
     if converses(settings := settings or {}):
         rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
     with replacing(output) as started:
-        enough = partial(_enough, share, play, tokenizer) if share else None
-        trainer, updates = train(model, tokenizer, rows, started, config, enough)
+        trainer, updates = train(model, tokenizer, rows, started, config)
         trained = trainer.accelerator.unwrap_model(trainer.model)
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(started)
@@ -103,17 +94,6 @@ def warm_start(
         raise trainer.interrupted
     shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
     return WarmStarted(trained.eval(), tokenizer, updates, max(shares))
-
-
-def _enough(share: float, play: Any, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> bool:
-    """Plays, says what was won, and returns whether it is this share."""
-    played: EvaluationResult = play(model, tokenizer)
-    if math.isnan(won := played.success.mean / 100):
-        raise ValueError(f"until_success={share}: the task does not say who won; use minutes or max_steps")
-    print(
-        f"played {PLAIN}: {won:.0%} of {played.episodes} won, {played.invalid_actions:.1%} invalid actions", flush=True
-    )
-    return won >= share
 
 
 def _start(
@@ -161,22 +141,15 @@ def report(
     skills = skills_of(task, made.tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     results = _played(task, made.model, made.tokenizer, panel, views, temperature)
-    early = config.until_success  # a policy that is to stop early may be poor
-    poor = "" if early else advice(results, rows, made.updates * config.batch_size / len(rows))
+    poor = advice(results, rows, made.updates * config.batch_size / len(rows))
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
     return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
 
 
-def sample(task: Task, count: int = LOOKED_AT) -> TaskPanel:
+def sample(task: Task) -> TaskPanel:
     """Returns training tasks, drawn by chance: rows in a fixed distance may be of one category."""
     rows = task.rows("train")
-    return TaskPanel.of(task.name, "train", random.Random(0).sample(rows, min(count, len(rows))))
-
-
-def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EvaluationResult:
-    """Plays `TRIED` training tasks without the skill, at the recipe's temperature."""
-    temperature = task.preset.get("temperature", 1.0)
-    return _played(task, model, tokenizer, sample(task, TRIED), {PLAIN: None}, temperature)[PLAIN]
+    return TaskPanel.of(task.name, "train", random.Random(0).sample(rows, min(LOOKED_AT, len(rows))))
 
 
 def _played(
@@ -205,7 +178,8 @@ def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, 
             faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
     few = f"it learnt from {len(rows)} turns, demonstrate more, with --episodes; " if len(rows) < ENOUGH_TURNS else ""
     few = few if epochs >= 1 else f"it has seen {epochs:.0%} of {len(rows)} turns: go on with --model and its folder; "
-    return f"look: {', '.join(faults)}; {few}raise --minutes, or show shorter prompts" if faults else ""
+    remedy = "raise --minutes, show shorter prompts, or let thoughts copy what decides and conclude right after it"
+    return f"look: {', '.join(faults)}; {few}{remedy}" if faults else ""
 
 
 def unread(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
