@@ -151,7 +151,7 @@ def warm_start(argv: Sequence[str]) -> None:
         if tasks > 0:
             options = {name: getattr(given, name) for name in ("skill_bank", "encoder")}
             options |= {"temperature": given.eval_temperature, "anyway": given.tasks is not None}
-            print(report(task, made, task.suite.panel(given.panel).head(tasks), rows, config, **options))
+            print(report(task, made, task.suite.panel(given.panel).head(tasks), rows, **options))
 
 
 def _parser(name: str, description: str) -> CommandParser:

@@ -74,4 +74,4 @@ def first_policy(
         print(found.told(), flush=True)
         made = warm_start(found.rows, folder, config, settings=known.preset)
         print(f"training tasks, played by the first policy in {folder}:", flush=True)
-        print(report(known, made, sample(known), found.rows, config, encoder=encoder), flush=True)
+        print(report(known, made, sample(known), found.rows, encoder=encoder), flush=True)

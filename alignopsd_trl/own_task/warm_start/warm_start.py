@@ -34,7 +34,6 @@ from alignopsd_trl.runs.sizes import write_sizes
 
 PLAIN, SKILLED = "without the skill", "with it"
 LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
-ENOUGH_TURNS = 5000
 MANY_INVALID, MUCH_WORSE = 0.05, 0.75
 """A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
 PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
@@ -57,7 +56,6 @@ def warm_start(
     rows: Sequence[Mapping[str, Any]],
     output: str | Path,
     config: WarmStartConfig,
-    extra_texts: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> WarmStarted:
     """Trains a model on demonstrations and saves it with its tokenizer, both or neither.
@@ -65,7 +63,6 @@ def warm_start(
     Args:
         rows: demonstrations in TRL's conversational prompt-completion form.
         output: folder of the policy.
-        extra_texts: texts, beside the demonstrations, that a fresh tokenizer must cover.
         settings: the recipe's settings, whose sizes are saved beside the weights; its ``history`` counts.
 
     Raises:
@@ -75,7 +72,7 @@ def warm_start(
     from alignopsd_trl.own_task.warm_start.supervised import train
 
     refuse([one for pattern in MODEL_FILES for one in Path(output).glob(pattern)], "warm_start")
-    model, tokenizer = _start(rows, config, extra_texts)
+    model, tokenizer = _start(rows, config)
     if converses(settings := settings or {}):
         rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
     with replacing(output) as started:
@@ -97,14 +94,14 @@ def warm_start(
 
 
 def _start(
-    rows: Sequence[Mapping[str, Any]], config: WarmStartConfig, extra_texts: Sequence[str]
+    rows: Sequence[Mapping[str, Any]], config: WarmStartConfig
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model to train, and its tokenizer."""
     if config.fresh:
         if any(row.get("tools") for row in rows):
             raise ValueError("--model tiny has no chat template for tools, which the demonstrations call; name a model")
         texts = [str(one.get("content") or "") for row in rows for one in (*row["prompt"], *row["completion"])]
-        tokenizer = tiny_tokenizer([*texts, *extra_texts])
+        tokenizer = tiny_tokenizer(texts)
         return tiny_model(tokenizer, config.layers, config.seed), tokenizer
     return load_policy(config.model, "auto" if torch.cuda.is_available() else "float32")
 
@@ -122,7 +119,6 @@ def report(
     made: WarmStarted,
     panel: TaskPanel,
     rows: Sequence[Mapping[str, Any]],
-    config: WarmStartConfig,
     *,
     temperature: float | None = None,
     skill_bank: Any = None,
@@ -141,9 +137,8 @@ def report(
     skills = skills_of(task, made.tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     results = _played(task, made.model, made.tokenizer, panel, views, temperature)
-    poor = advice(results, rows, made.updates * config.batch_size / len(rows))
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
-    return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
+    return "\n".join(filter(None, [*tables, advice(results, rows), unread(results, rows)]))
 
 
 def sample(task: Task) -> TaskPanel:
@@ -166,9 +161,8 @@ def _played(
     return results
 
 
-def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], epochs: float = 1.0) -> str:
-    """Returns a warning with a remedy for a policy far below its demonstrations, of which it has seen each ``epochs``
-    times; an empty text for a good one."""
+def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a warning with a remedy for a policy far below its demonstrations; an empty text for a good one."""
     faults = []
     for view, result in results.items():
         shown = _demonstrated(rows, view)
@@ -176,10 +170,11 @@ def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, 
             faults.append(f"{view} {result.invalid_actions:.0%} of its actions are invalid")
         if result.success.mean / 100 < MUCH_WORSE * shown:  # false for NaN, an unknown rate
             faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
-    few = f"it learnt from {len(rows)} turns, demonstrate more, with --episodes; " if len(rows) < ENOUGH_TURNS else ""
-    few = few if epochs >= 1 else f"it has seen {epochs:.0%} of {len(rows)} turns: go on with --model and its folder; "
-    remedy = "raise --minutes, show shorter prompts, or let thoughts copy what decides and conclude right after it"
-    return f"look: {', '.join(faults)}; {few}{remedy}" if faults else ""
+    remedy = (
+        "go on with --model and its folder, raise --minutes, demonstrate more with --episodes, show shorter prompts, "
+        "or let thoughts copy what decides and conclude right after it"
+    )
+    return f"look: {', '.join(faults)}; {remedy}" if faults else ""
 
 
 def unread(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
