@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -58,7 +57,6 @@ def check(argv: Sequence[str]) -> int:
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--max_completion_length", type=int, help="likewise")
     parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
-    parser.add_argument("--json", action="store_true")
     games = ", ".join(BENCHMARKS)
     parser.add_argument("--play", action="store_true", help=f"play {games} by hand instead; --play --help says how")
     given = parser.parse_args(argv)
@@ -66,11 +64,11 @@ def check(argv: Sequence[str]) -> int:
     with reported("alignopsd check", quietly=True, resumes=None), setup():
         from alignopsd_trl.own_task.check.task_check import check_task
 
-        here = ("task", "environment_options", "rows", "json", "play", "model")
+        here = ("task", "environment_options", "rows", "play", "model")
         options = {name: value for name, value in vars(given).items() if name not in here}
         task = _task(given)
         report = check_task(task, tokenizer=_tokenizer(given.model, task), stage=_say, **options)
-        print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())
+        print(report.told())
     return int(report.ruined)
 
 
@@ -124,13 +122,9 @@ def warm_start(argv: Sequence[str]) -> None:
     for one in fields(WarmStartConfig):
         _add(parser, one)
     parser.add_argument("--output", type=place, default=FOLDER)
-    parser.add_argument(
-        "--tasks", type=int, help="of the panel that is played afterwards; 100 for 'tiny', else 32; 0 for none"
-    )
-    parser.add_argument("--panel", default="test")
-    parser.add_argument("--eval_temperature", type=float, help="the recipe's by default")
+    about = "of the test panel that are played afterwards; 100 for 'tiny', else 32; 0 for none"
+    parser.add_argument("--tasks", type=int, help=about)
     given = parser.parse_args(argv)
-    parser.at_least(given, {"eval_temperature": 0})
     with reported("alignopsd warm_start", quietly=True, resumes=None), setup():
         flags = {one.name: getattr(given, one.name) for one in fields(WarmStartConfig) if hasattr(given, one.name)}
         config = WarmStartConfig(**flags)
@@ -149,9 +143,8 @@ def warm_start(argv: Sequence[str]) -> None:
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
         tasks = (100 if config.fresh else 32) if given.tasks is None else given.tasks
         if tasks > 0:
-            options = {name: getattr(given, name) for name in ("skill_bank", "encoder")}
-            options |= {"temperature": given.eval_temperature, "anyway": given.tasks is not None}
-            print(report(task, made, task.suite.panel(given.panel).head(tasks), rows, **options))
+            own = {"skill_bank": given.skill_bank, "encoder": given.encoder, "anyway": given.tasks is not None}
+            print(report(task, made, task.suite.panel("test").head(tasks), rows, **own))
 
 
 def _parser(name: str, description: str) -> CommandParser:

@@ -97,7 +97,7 @@ def demonstrate(
     limit = task.limit("max_prompt_length", max_prompt_length)
     rows = _drawn(task.rows("train"), episodes, seed)
     check_room(task.suite.factory, rows, time_limit)
-    skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
+    skills = skills_of(task, bank_of(task, skill_bank, encoder), tokenizer or WordCount(), limit)
     played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share, time_limit=time_limit)
     kept = [one for one in played if one.stop != FAILED]
     kept = [one for one in kept if one.won or not won_only]
@@ -111,28 +111,23 @@ def demonstrate(
     return Demonstrations(shown, played, too_long)
 
 
-def skills_of(
-    task: Task,
-    tokenizer: PreTrainedTokenizerBase | WordCount,
-    max_prompt_length: int,
-    bank: Any = None,
-    encoder: str = "lexical",
-) -> SkillSource:
-    """Returns the source of the task's skills; `no_skills` if the task names no skill bank.
+def bank_of(task: Task, bank: Any = None, encoder: str = "lexical") -> Any:
+    """Returns the given skill bank, the recipe's or the suite's; `None` if none is named.
 
     Raises:
-        ValueError: if the bank can't be read.
+        ValueError: if it can't be read.
     """
     name = bank or task.preset.get("skill_bank") or task.suite.skill_bank
-    if not name:
+    return load_skills(name, load_encoder(encoder), task.rows("train")[0].keys()) if name else None
+
+
+def skills_of(
+    task: Task, bank: Any, tokenizer: PreTrainedTokenizerBase | WordCount, max_prompt_length: int
+) -> SkillSource:
+    """Returns the source of a bank's skills; `no_skills` without a bank."""
+    if bank is None:
         return no_skills
-    columns = task.rows("train")[0].keys()
-    return skill_source(load_skills(name, load_encoder(encoder), columns), tokenizer, _budget(task, max_prompt_length))
-
-
-def _budget(task: Task, max_prompt_length: int) -> int:
-    """Returns the tokens of a skill at most."""
-    return task.limit("skill_tokens") or skill_budget(max_prompt_length)
+    return skill_source(bank, tokenizer, task.limit("skill_tokens") or skill_budget(max_prompt_length))
 
 
 def _drawn(rows: Sequence[Any], episodes: int, seed: int) -> list[Any]:

@@ -26,7 +26,6 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         (["check", "chess", "--play"], "alfworld, searchqa, webshop"),
         (["check", "webshop_trips", "--model", "no/such"], "--model no/such is no folder and no shipped policy ("),
         (["check", "webshop_trips", "--model", "/"], "holds no config.json; give a model's folder"),
-        (["warm_start", "maze", "--eval_temperature", "-1"], "--eval_temperature -1.0 must be 0 or more"),
         (["--files", "ddp9"], "no shipped file 'ddp9'; did you mean 'ddp'? there are"),
         (["trian"], "no command 'trian'; did you mean 'train'?"),
         (["view", "/no/such"], "alignopsd view: "),

@@ -5,19 +5,18 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
-from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
-from alignopsd_trl.own_task.demonstrations import skills_of, texts_of
+from alignopsd_trl.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
@@ -28,7 +27,7 @@ from alignopsd_trl.own_task.warm_start.tokenizer import WordCount
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.prompting import SkillSource, no_skills
 from alignopsd_trl.rollout.prompts import Renderer, text_of
-from alignopsd_trl.skills import SkillBank, load_skills
+from alignopsd_trl.skills import SkillBank
 
 OPENED = 128  # tasks whose skills are looked up in a bank
 
@@ -60,9 +59,6 @@ class Report:
         lines += [f"{who}: {what}" for who, what in self.success.items()]
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def check_task(
@@ -169,20 +165,15 @@ def _skills(
     task: Task, tokenizer: Any, limit: int, skill_bank: Any, encoder: str, report: Report
 ) -> tuple[SkillSource, Any]:
     """Returns the skill source and the bank; `no_skills` and `None` if there is no bank or it can't be read."""
-    name = skill_bank or task.preset.get("skill_bank") or task.suite.skill_bank
-    if not name:
-        report.findings.append(
-            Finding(
-                "skill", "the task names no skill bank; methods with a teacher need one (grpo needs none)", ruins=False
-            )
-        )
-        return no_skills, None
     try:
-        bank = load_skills(name, load_encoder(encoder), task.rows("train")[0].keys())
-        return skills_of(task, tokenizer or WordCount(), limit, name, encoder), bank
+        bank = bank_of(task, skill_bank, encoder)
     except ValueError as error:
         report.findings.append(Finding("skill", str(error).replace("\n", "; ")))
         return no_skills, None
+    if bank is None:
+        text = "the task names no skill bank; methods with a teacher need one (grpo needs none)"
+        report.findings.append(Finding("skill", text, ruins=False))
+    return skills_of(task, bank, tokenizer or WordCount(), limit), bank
 
 
 def _actors(task: Task, player: str | None, seed: int, report: Report) -> dict[str, Actor]:

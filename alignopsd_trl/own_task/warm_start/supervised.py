@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset, disable_progress_bars
+from peft import LoraConfig
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
@@ -259,12 +260,10 @@ def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts:
     """
     ids, mask, wanted = inputs["input_ids"], inputs["attention_mask"], inputs["labels"] != IGNORED
     hidden = hidden_states(model, inputs)
-    response = _loss(model, hidden, ids, wanted)
-    return response + PROMPT_WEIGHT * _loss(model, hidden, ids, mask.bool() & ~wanted) if reads_prompts else response
-
-
-def _loss(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -> Tensor:
-    return functional.cross_entropy(*predictions(model, hidden, ids, chosen))
+    response = functional.cross_entropy(*predictions(model, hidden, ids, wanted))
+    if not reads_prompts:
+        return response
+    return response + PROMPT_WEIGHT * functional.cross_entropy(*predictions(model, hidden, ids, mask.bool() & ~wanted))
 
 
 def hidden_states(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -318,11 +317,12 @@ def train(
     responses = sum(one["role"] == "assistant" for row in rows for one in row.get("completion", ())) or len(rows)
     learnt, held = held_out(rows, max(1, HELD_TURNS[config.fresh] * len(rows) // responses))
     bf16 = not config.fresh and bfloat16_pays(model.config.get_text_config().hidden_size)
+    adapters = LoraConfig(r=config.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
     trainer = WarmStartTrainer(
         model,
         args=_arguments(folder, config, len(learnt), bf16),
         processing_class=tokenizer,
-        peft_config=_adapters(config) if config.use_peft else None,
+        peft_config=adapters if config.use_peft else None,
         budget=Budget(None if counted else config.time, config.max_steps, config.until_read),
         fresh=config.fresh,
         learnt=learnt,
@@ -331,12 +331,6 @@ def train(
     longest = f"{config.max_steps} updates" if counted else f"{config.time:g} min"
     print(f"{config.model} learns from {len(learnt)} rows, {longest}{', in bfloat16' * bf16}", flush=True)
     return trainer, trainer.train_and_keep_the_best()
-
-
-def _adapters(config: WarmStartConfig) -> Any:
-    from peft import LoraConfig
-
-    return LoraConfig(r=config.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:

@@ -19,7 +19,7 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.own_task.demonstrations import skills_of
+from alignopsd_trl.own_task.demonstrations import bank_of, skills_of
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.warm_start.dialogues import converses, encoded, play_options
@@ -120,23 +120,22 @@ def report(
     panel: TaskPanel,
     rows: Sequence[Mapping[str, Any]],
     *,
-    temperature: float | None = None,
     skill_bank: Any = None,
     encoder: str = "lexical",
     anyway: bool = False,
 ) -> str:
-    """Plays tasks without the skill and, if there is one, with it, by default at the recipe's ``eval_temperature``.
-    Returns the results, with warnings by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
+    """Plays tasks without the skill and, if there is one, with it, at the recipe's ``eval_temperature``. Returns the
+    results, with warnings by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
     if made.agrees < PLAYS and not anyway:
         return (
             f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
             f"best are the player's after {made.updates} updates; go on with alignopsd warm_start {task.name} --model "
             "and this policy's folder, or play with --tasks"
         )
-    temperature = task.preset.get("eval_temperature", 0.4) if temperature is None else temperature
-    skills = skills_of(task, made.tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
+    bank = bank_of(task, skill_bank, encoder)
+    skills = skills_of(task, bank, made.tokenizer, task.limit("max_prompt_length"))
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
-    results = _played(task, made.model, made.tokenizer, panel, views, temperature)
+    results = _played(task, made.model, made.tokenizer, panel, views)
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
     return "\n".join(filter(None, [*tables, advice(results, rows), unread(results, rows)]))
 
@@ -148,9 +147,9 @@ def sample(task: Task) -> TaskPanel:
 
 
 def _played(
-    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None], temperature: float
+    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None]
 ) -> dict[str, EvaluationResult]:
-    options: dict[str, Any] = play_options(task.preset) | {"temperature": temperature}
+    options: dict[str, Any] = play_options(task.preset) | {"temperature": task.preset.get("eval_temperature", 0.4)}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
     results, width = {}, model.config.get_text_config().hidden_size
     rounded = model.dtype == torch.float32 and bfloat16_pays(width)
