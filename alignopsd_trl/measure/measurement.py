@@ -48,7 +48,7 @@ class Cache:
         remedy = "choose another --output or remove the folder"
         before = read_json(folder / IDENTITY)
         if not isinstance(before, dict):
-            if [*folder.glob("*.json"), *folder.glob("*.pkl")]:
+            if any(folder.glob("*.json")):
                 raise ValueError(f"{folder} holds files without a whole {IDENTITY}, which says whose; {remedy}")
             before = self._identity
         if changed := differences(before, self._identity):

@@ -38,8 +38,9 @@ from alignopsd_trl.rollout.reading import reader_for
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
+from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
-from alignopsd_trl.scoring.teacher_forcing import Forwards
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Replays
@@ -109,8 +110,11 @@ class Session:
 
     def score(self, batch: TurnBatch) -> torch.Tensor:
         """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts."""
-        scorer = ModelScorer(self.model, self.config.temperature)
-        return scorer.own(batch, self.tokenizer.pad_token_id, self.config.scoring_tokens)
+        scorer, rows = ModelScorer(self.model, self.config.temperature), torch.arange(len(batch))
+        prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
+        responses = Ragged.of([turn.response_ids for turn in batch.turns])
+        forwards = Forwards(pad_id=self.tokenizer.pad_token_id, budget=self.config.scoring_tokens)
+        return score_pairs(scorer, prompts, responses, rows, rows, forwards)[:, : batch.policy_mask.size(1)]
 
     @cached_property
     def teacher(self) -> PrivilegedTeacher:

@@ -70,7 +70,6 @@ def demonstrate(
     encoder: str = "lexical",
     won_only: bool = False,
     skilled_share: float = SKILLED_SHARE,
-    time_limit: float = 60.0,
 ) -> Demonstrations:
     """Lets a player play training tasks, and returns its turns as rows.
 
@@ -96,9 +95,9 @@ def demonstrate(
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
     rows = _drawn(task.rows("train"), episodes, seed)
-    check_room(task.suite.factory, rows, time_limit)
+    check_room(task.suite.factory, rows)
     skills = skills_of(task, bank_of(task, skill_bank, encoder), tokenizer or WordCount(), limit)
-    played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share, time_limit=time_limit)
+    played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share)
     kept = [one for one in played if one.stop != FAILED]
     kept = [one for one in kept if one.won or not won_only]
     if not any(turn.valid for one in kept for turn in one.turns):

@@ -19,7 +19,7 @@ from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout.prompting import SkillSource, no_skills, skill_of
 
-SLOTS = 16  # episodes played at once
+SLOTS, SECONDS = 16, 60.0  # episodes played at once; most of one call of the environment
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
 
 
@@ -103,7 +103,7 @@ def play(
     *,
     skills: SkillSource = no_skills,
     skilled_share: float = 0.5,
-    time_limit: float = 60.0,
+    time_limit: float = SECONDS,
 ) -> list[PlayedEpisode]:
     """Plays one episode per row, `SLOTS` at once.
 
@@ -126,7 +126,7 @@ def play(
         return played
 
 
-def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> None:
+def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float = SECONDS) -> None:
     """Raises `ValueError` if a server is away, or gives fewer sessions than `play` needs for these rows."""
     if isinstance(factory, OpenEnvEnvironment):
         check_sessions(factory, min(SLOTS, len(rows)), rows[0], time_limit, "play fewer with --episodes")

@@ -111,7 +111,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
 def test_planted_faults_are_found(maze: Path, fault: str) -> None:
-    from alignopsd_trl.own_task import check_task
+    from alignopsd_trl.own_task.check.task_check import check_task
 
     name, sound, faulty, word = FAULTS[fault]
     text = (maze / name).read_text()
@@ -164,7 +164,7 @@ def test_check_says_it_by_its_status(maze: Path, capsys: pytest.CaptureFixture[s
 def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     maze: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task import check_task
+    from alignopsd_trl.own_task.check.task_check import check_task
 
     report = check_task("maze", episodes=4)
     tokens = report.tokens
@@ -187,7 +187,7 @@ UNSHOWN = {
 
 @pytest.mark.parametrize("kind", UNSHOWN)
 def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: str) -> None:
-    from alignopsd_trl.own_task import check_task
+    from alignopsd_trl.own_task.check.task_check import check_task
 
     sound, other, found = UNSHOWN[kind]
     secret = "\n\ndef room(environment):\n    return f'room{hash(str(environment.towards))}'\n"

@@ -360,19 +360,6 @@ def test_a_warm_start_ends_when_the_skill_is_read(
     assert read is None or max(means[: int(read[1]) - 2]) < 95 <= means[int(read[1]) - 2]
 
 
-def test_a_warm_start_without_a_skill_to_read_says_that_it_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
-
-    rows = [{**row, "skilled": False} for row in _toy(600)]
-    made = warm_start(rows, tmp_path / "policy", WarmStartConfig(max_steps=3, until_read=0.5))
-    said = re.findall(r"^\d+ updates: until_read (.*)", capsys.readouterr().out, re.M)
-    assert said == ["ends nothing: no held-out turn has the skill; see demonstrate --skilled_share"]
-    assert made.updates == 3
-
-
 def test_a_poor_policy_is_told_with_a_remedy() -> None:
     from alignopsd_trl.own_task.warm_start.warm_start import PLAIN, advice
 

@@ -72,7 +72,6 @@ def check_task(
     skill_bank: Any = None,
     encoder: str = "lexical",
     time_limit: float = TIME_LIMIT,
-    seed: int = 0,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Report:
     """Checks a task by random play and its scripted player, if there is one, until their difference is known.
@@ -91,7 +90,7 @@ def check_task(
     """
     task = find_task(task) if isinstance(task, str) else task
     rows, report = task.rows("train"), Report()
-    shuffled = random.Random(seed).sample(rows, len(rows))
+    shuffled = random.Random(0).sample(rows, len(rows))
     check_room(task.suite.factory, shuffled[:episodes], time_limit)
     add = report.findings.extend
     stage("rows and resets")
@@ -100,7 +99,7 @@ def check_task(
     add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
-    actors = _actors(task, player, seed, report)
+    actors = _actors(task, player, report)
 
     def part(who: str, some: Sequence[Any]) -> list[PlayedEpisode]:
         stage(who)
@@ -176,12 +175,12 @@ def _skills(
     return skills_of(task, bank, tokenizer or WordCount(), limit), bank
 
 
-def _actors(task: Task, player: str | None, seed: int, report: Report) -> dict[str, Actor]:
-    actors: dict[str, Actor] = {RANDOM: AtRandom(random.Random(seed))}
+def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
+    actors: dict[str, Actor] = {RANDOM: AtRandom(random.Random(0))}
     if player is None and find_module(f"{task.name}_player") is None:
         return actors
     try:
-        actors[PLAYER] = Scripted(scripted(task.name, player), random.Random(seed))
+        actors[PLAYER] = Scripted(scripted(task.name, player), random.Random(0))
     except PlayerError as error:
         report.findings.append(Finding("player", str(error)))
     return actors

@@ -113,9 +113,6 @@ class Budget(TrainerCallback):
             self.lowest, self.best_at = agreement.loss, state.global_step
             trained = ((name, one) for name, one in given["model"].named_parameters() if one.requires_grad)
             self.best = {name: one.detach().to("cpu", copy=True) for name, one in trained}
-        if self.until_read < math.inf and WITH_SKILL not in agreement.views:
-            self.until_read = math.inf
-            self._say(state, "until_read ends nothing: no held-out turn has the skill; see demonstrate --skilled_share")
         read = [one.views.get(WITH_SKILL, 0.0) for one in self.history[-LOOKS:]]
         if len(read) == LOOKS and fmean(read) >= self.until_read:
             self.cool(state)
