@@ -45,7 +45,6 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     assert "without the skill:\n" in played and "with it:\n" in played
     assert "temperature 0.7," in played  # the recipe's
     assert "look: the policy hardly reads the skill" in played  # it learnt nothing from one update
-    assert "go on with --model and its folder, raise --minutes" in played
 
 
 @pytest.mark.parametrize("recipe", [False, True])
@@ -358,20 +357,6 @@ def test_a_warm_start_ends_when_the_skill_is_read(
     shares = [int(one) for one in re.findall(r"(\d+)% with the skill", said)]  # after each update
     means = [sum(pair) / 2 for pair in pairwise(shares)]
     assert read is None or max(means[: int(read[1]) - 2]) < 95 <= means[int(read[1]) - 2]
-
-
-def test_a_poor_policy_is_told_with_a_remedy() -> None:
-    from alignopsd_trl.own_task.warm_start.warm_start import PLAIN, advice
-
-    def result(won: float, invalid: float) -> Any:
-        return SimpleNamespace(success=SimpleNamespace(mean=won), invalid_actions=invalid)
-
-    rows = [{"turn": 0, "skilled": number % 2 == 1, "won": number % 8 > 1} for number in range(96)]
-    assert advice({PLAIN: result(70.0, 0.01), "with it": result(80.0, 0.0)}, rows) == ""
-    said = advice({PLAIN: result(20.0, 0.01), "with it": result(30.0, 0.3)}, rows)
-    assert "without the skill it won 20% where its demonstrations won 75%" in said
-    assert "with it 30% of its actions are invalid" in said and "with it it won 30%" in said
-    assert "--episodes" in said and "--minutes" in said
 
 
 @pytest.mark.parametrize(

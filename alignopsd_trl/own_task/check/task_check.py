@@ -103,7 +103,11 @@ def check_task(
 
     def part(who: str, some: Sequence[Any]) -> list[PlayedEpisode]:
         stage(who)
-        return _play(task, some, actors[who], skills, time_limit, report)
+        try:
+            return play(task.suite.factory, some, actors[who], skills=skills, time_limit=time_limit)
+        except PlayerError as error:
+            report.findings.append(Finding("player", str(error)))
+        return []
 
     played = contest.play_on(part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes)
     seen = [one for part in played.values() for one in part]
@@ -184,17 +188,6 @@ def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
     except PlayerError as error:
         report.findings.append(Finding("player", str(error)))
     return actors
-
-
-def _play(
-    task: Task, rows: Sequence[Any], actor: Actor, skills: SkillSource, time_limit: float, report: Report
-) -> list[PlayedEpisode]:
-    """Plays episodes, every second one with the skill; returns an empty list if the player fails."""
-    try:
-        return play(task.suite.factory, rows, actor, skills=skills, time_limit=time_limit)
-    except PlayerError as error:
-        report.findings.append(Finding("player", str(error)))
-    return []
 
 
 def _tell(played: contest.Played, report: Report) -> None:

@@ -34,8 +34,6 @@ from alignopsd_trl.runs.sizes import write_sizes
 
 PLAIN, SKILLED = "without the skill", "with it"
 LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
-MANY_INVALID, MUCH_WORSE = 0.05, 0.75
-"""A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
 PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
@@ -125,7 +123,7 @@ def report(
     anyway: bool = False,
 ) -> str:
     """Plays tasks without the skill and, if there is one, with it, at the recipe's ``eval_temperature``. Returns the
-    results, with warnings by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
+    results, with a warning by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
     if made.agrees < PLAYS and not anyway:
         return (
             f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
@@ -137,7 +135,7 @@ def report(
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     results = _played(task, made.model, made.tokenizer, panel, views)
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
-    return "\n".join(filter(None, [*tables, advice(results, rows), unread(results, rows)]))
+    return "\n".join(filter(None, [*tables, unread(results, rows)]))
 
 
 def sample(task: Task) -> TaskPanel:
@@ -158,22 +156,6 @@ def _played(
             played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
         results[name] = played[0]
     return results
-
-
-def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a warning with a remedy for a policy far below its demonstrations; an empty text for a good one."""
-    faults = []
-    for view, result in results.items():
-        shown = _demonstrated(rows, view)
-        if result.invalid_actions > MANY_INVALID:
-            faults.append(f"{view} {result.invalid_actions:.0%} of its actions are invalid")
-        if result.success.mean / 100 < MUCH_WORSE * shown:  # false for NaN, an unknown rate
-            faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
-    remedy = (
-        "go on with --model and its folder, raise --minutes, demonstrate more with --episodes, show shorter prompts, "
-        "or let thoughts copy what decides and conclude right after it"
-    )
-    return f"look: {', '.join(faults)}; {remedy}" if faults else ""
 
 
 def unread(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
