@@ -54,7 +54,7 @@ def run_measure(argv: Sequence[str]) -> dict[str, Any]:
             from alignopsd_trl.measure.tune import tune
 
             return tune(given, shown)
-        from alignopsd_trl.measure.fidelity import measure
+        from alignopsd_trl.measure.measurement import measure
 
         return measure(given, f"    {shown}")
 
