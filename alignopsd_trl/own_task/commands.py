@@ -172,12 +172,10 @@ def _task(given: argparse.Namespace) -> Task:
 
 
 def _actor(task: Task, given: argparse.Namespace) -> Actor:
-    import random
-
-    from alignopsd_trl.own_task.players import Endpoint, Scripted, scripted
+    from alignopsd_trl.own_task.players import Endpoint, scripted
 
     if given.endpoint is None:
-        return Scripted(scripted(task.name, given.player), random.Random(given.seed))
+        return scripted(task.name, given.player, given.seed)
     tokens = task.limit("max_completion_length")
     return Endpoint(given.endpoint, given.endpoint_model, task.suite.factory().prompt, given.temperature, tokens)
 

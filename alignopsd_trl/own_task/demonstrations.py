@@ -205,10 +205,8 @@ def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
         ValueError: if there is no such file, or it holds no demonstrations.
     """
     path = Path(path)
-    if path.is_dir():
-        raise ValueError(f"--data {path_as_given(path)} is a folder; name a file that alignopsd demonstrate TASK wrote")
     if not path.is_file():
-        raise ValueError(f"there are no demonstrations in {path}; run alignopsd demonstrate TASK --output {path}")
+        raise ValueError(f"--data {path_as_given(path)} is no file; name one that alignopsd demonstrate TASK wrote")
     lines = path.read_bytes().split(b"\n")
     rows = [_read_row(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +51,7 @@ def first_policy(
             )
         from alignopsd_trl.launch.arguments import parse
         from alignopsd_trl.own_task.demonstrations import demonstrate
-        from alignopsd_trl.own_task.players import Scripted, scripted
+        from alignopsd_trl.own_task.players import scripted
         from alignopsd_trl.own_task.task import find_task
         from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer, report, sample, warm_start
 
@@ -64,7 +63,7 @@ def first_policy(
         print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
         found = demonstrate(
             known,
-            Scripted(scripted(known.name, player), random.Random(config.seed)),
+            scripted(known.name, player, config.seed),
             episodes=episodes,
             tokenizer=known_tokenizer(config.model),
             encoder=encoder,

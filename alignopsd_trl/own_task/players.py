@@ -35,7 +35,7 @@ class PlayerError(ValueError):
     """Raised for a player that can't be used."""
 
 
-def scripted(task: str, spec: str | None = None) -> Play:
+def scripted(task: str, spec: str | None, seed: int = 0) -> Scripted:
     """Returns the scripted player ``MODULE:FUNCTION``; by default ``<task>_player:play``.
 
     Raises:
@@ -50,7 +50,7 @@ def scripted(task: str, spec: str | None = None) -> Play:
             f"there is no function {name!r} in a module {module!r}: write play(view, environment, skill, draw), which "
             "returns a response, or let a model play with --endpoint URL"
         )
-    return found
+    return Scripted(found, random.Random(seed))
 
 
 @dataclass

@@ -184,7 +184,7 @@ def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path) -> None
         (["warm_start", "maze", "--data", "none.jsonl"], ["none.jsonl", "alignopsd demonstrate"]),
         (["warm_start", "maze", "--data", "nonsense.jsonl"], ["nonsense.jsonl, line 1", "prompt"]),
         (["warm_start", "maze", "--data", "torn.jsonl"], ["torn.jsonl, line 3", "alignopsd demonstrate"]),
-        (["warm_start", "maze", "--data", "."], ["--data . is a folder"]),
+        (["warm_start", "maze", "--data", "."], ["--data . is no file"]),
         (["warm_start", "maze", "--learning_rate", "nan"], ["--learning_rate nan"]),
         (["warm_start", "maze", "--minutes", "inf"], ["--minutes inf"]),
         (["warm_start", "maze", "--until_read", "30"], ["--until_read 30", "1 at most"]),

@@ -18,7 +18,7 @@ from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
-from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
+from alignopsd_trl.own_task.players import AtRandom, PlayerError, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.warm_start.agreement import VIEWS
@@ -184,7 +184,7 @@ def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
     if player is None and find_module(f"{task.name}_player") is None:
         return actors
     try:
-        actors[PLAYER] = Scripted(scripted(task.name, player), random.Random(0))
+        actors[PLAYER] = scripted(task.name, player)
     except PlayerError as error:
         report.findings.append(Finding("player", str(error)))
     return actors
