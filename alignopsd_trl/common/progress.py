@@ -79,12 +79,6 @@ class Bar:
         return spent / self.ended * waiting if self.ended else None
 
 
-def busy(wall: float, cpu: float) -> str:
-    """Says that a thread without breaks had its core for less than 70 % of its seconds; empty if it had it."""
-    said = f"the machine is busy: this process had its core for {cpu:.0f} of {wall:.0f} s"
-    return said if cpu < 0.7 * wall else ""
-
-
 def duration(seconds: float) -> str:
     """Formats seconds as ``1:05``, or ``2:01:05`` from an hour on."""
     minutes, rest = divmod(round(seconds), 60)

@@ -25,7 +25,6 @@ from alignopsd_trl.measure.mc_rollouts import ReplayError
 from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.sampling.plain import plain_sampler
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
@@ -284,21 +283,6 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
     with pytest.raises(SystemExit) as end:
         command([*flags, "--seed", "1"])
     assert end.value.code == 2 and "seed=0, this one has 1; choose another --output" in capsys.readouterr().err
-
-
-def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(policy).eval(), AutoTokenizer.from_pretrained(policy)
-    prompts = [list(range(5, 5 + length)) for length in (4, 9, 9, 4, 12)]
-    with torch.no_grad():
-        exact = (model(torch.tensor([prompts[4]])).logits[0, -1] / 0.7).softmax(-1).numpy()
-    for options in ({"temperature": 0.7, "top_k": 0}, {"temperature": 0.7, "top_k": len(tokenizer)}):
-        torch.manual_seed(0)
-        sampled = plain_sampler(model, tokenizer, [tokenizer.eos_token_id], options, 1, 50).respond(prompts * 200).ids
-        assert all(len(response) == 1 for response in sampled)
-        seen = np.bincount([sampled[place][0] for place in range(4, 1000, 5)], minlength=len(exact)) / 200
-        assert np.abs(seen - exact).max() < 0.12
 
 
 def test_scores_are_the_models_own(policy: Path) -> None:
