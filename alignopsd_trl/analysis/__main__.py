@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,11 @@ COMMANDS = {
     "mechanism": "matches, spans over the divergence curve, gaps before and after",
     "dynamics": "reward, gaps, spans, weights over training; runs beside each other",
 }
-GONE = {
-    "sensitivity": "is drawn by a study with sweeps: alignopsd study sensitivity_tiny",
-    **dict.fromkeys(
-        ("play", "--privileged"),
-        "is a training round in which the teacher plays too: alignopsd train RECIPE --privileged_siblings 4",
-    ),
-    **dict.fromkeys(("sheet", "agreement", "--annotations"), "is of a checkout: python -m research.annotation"),
-}
-"""Commands and flags of earlier releases -> their replacements."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs ``alignopsd analyse``."""
-    argv = sys.argv[1:] if argv is None else argv
     parser = CommandParser(prog="alignopsd analyse", description="One of the paper's analyses, from records.")
-    for word in (*argv[:1], *(one for one in argv if one.startswith("--"))):
-        if word in GONE:
-            parser.error(f"{word} {GONE[word]}")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, about in COMMANDS.items():
         _arguments(name, commands.add_parser(name, help=about, description=about))

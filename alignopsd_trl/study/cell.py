@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import TrainerCallback
 
-from alignopsd_trl.common.files import write_json, write_text
+from alignopsd_trl.common.files import write_text
 from alignopsd_trl.launch import evaluate
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.job import Job
@@ -26,17 +25,6 @@ from alignopsd_trl.launch.running import run
 from alignopsd_trl.records import write_records
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.study import rows
-
-
-class Progress(TrainerCallback):
-    """Writes the number of updates to the file that the study's process reads."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            write_json(self._path, [state.global_step, state.max_steps])
 
 
 def main(folder: Path) -> None:
@@ -72,7 +60,7 @@ def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
 def _train(folder: Path, job: Job) -> dict[str, Any]:
     args = job.args
     args.resume_from_checkpoint = "True"  # resumes from any whole checkpoint
-    results = run(job, callbacks=[Progress(folder / "progress.json")])
+    results = run(job)
     trained = rows.training_columns(results["history"])
     played = args.generation_batch_size * math.ceil(trained["updates"] / args.steps_per_round)
     order = rows.task_order(Path(args.output_dir) / "trajectories")

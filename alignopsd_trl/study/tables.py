@@ -7,17 +7,14 @@ share a mark.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.common.statistics import Mean, mean, paired, paired_ratio
+from alignopsd_trl.common.statistics import Mean, mean, paired
 from alignopsd_trl.runs.markdown import escaped
-
-PHASES = ("rollout", "privileged_thinking", "encoding", "scoring", "credit", "update")
 
 
 @dataclass(frozen=True)
@@ -106,36 +103,11 @@ def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
     return markdown([f"minus {reference.label}", *_titles(heads)], body)
 
 
-def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
-    """Returns a table of lines x phases: wall seconds per rollout round, mean over seeds, and their sum as a multiple
-    of the reference."""
-    body, wanted = [], [f"seconds/{phase}" for phase in PHASES]
-    for environment in dict.fromkeys(rows["environment"]):
-        other = _seconds(reference, environment)["seconds"].to_dict() if reference else {}
-        for line in entries(rows, table):
-            trained = _seconds(line, environment)
-            if len(trained):
-                ratio = paired_ratio(trained["seconds"].to_dict(), other)
-                means = trained.reindex(columns=[*wanted, "seconds", "cpu_seconds"]).astype(float).mean()
-                *phases, whole, cell = ["" if math.isnan(one) else f"{one:.2f}" for one in means]
-                body.append(
-                    [f"{environment} {line.label}", *phases, whole, "" if ratio is None else f"{ratio:.2f}", cell]
-                )
-    name = reference.label if reference else "GRPO"
-    return markdown(["", *(phase.replace("_", " ") for phase in PHASES), "all", f"/ {name}", "CPU s a cell"], body)
-
-
-def _seconds(line: Entry, environment: str) -> pd.DataFrame:
-    """Returns the rows of a line that come from trainings, by seed."""
-    rows = pd.DataFrame.from_dict(line.rows.get(environment, {}), orient="index")
-    return rows.dropna(subset=["seconds"]) if "seconds" in rows else pd.DataFrame(columns=["seconds"])
-
-
-def reference_entry(rows: pd.DataFrame, method: str, settings: str = "{}") -> Entry | None:
+def reference_entry(rows: pd.DataFrame, method: str) -> Entry | None:
     """Returns the line of a method without own settings, from any table."""
     tables = {place["table"] for places in rows["places"] for place in json.loads(places)}
     lines = (line for table in sorted(tables) for line in entries(rows, table))
-    return next((x for x in lines if x.method == method and x.settings == settings and not _starred(x)), None)
+    return next((x for x in lines if x.method == method and x.settings == "{}" and not _starred(x)), None)
 
 
 def _starred(entry: Entry) -> bool:
