@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Generator, Mapping
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from alignopsd_trl.common.options import whole_path
+from alignopsd_trl.common.options import near, whole_path
 
 
 def place(text: str) -> Path:
@@ -33,8 +32,7 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if found := _CHOICE.search(message):
             known = [one.strip(" '") for one in found["known"].split(",")]
-            if near := difflib.get_close_matches(found["word"], known, 1):
-                message = f"{message}; did you mean {near[0]!r}?"
+            message = f"{message}; {near(found['word'], known)}".rstrip("; ")
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
 
     def at_least(self, given: argparse.Namespace, least: Mapping[str, int]) -> None:

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
-from trl import ModelConfig, get_peft_config
+from trl import get_peft_config
 
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.common.models import resolve_model
@@ -104,7 +104,10 @@ def _trainer(job: Job) -> Any:
     from alignopsd_trl.trainer import AlignOPSDTrainer
 
     args, model = job.args, job.model
-    args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), **_model_options(model)}
+    dtype = model.dtype if model.dtype != "auto" else None
+    own = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": dtype}
+    own = {name: value for name, value in own.items() if value is not None}
+    args.model_init_kwargs = as_mapping(args.model_init_kwargs) | own
     trainer = AlignOPSDTrainer(
         resolve_model(job.policy),
         args,
@@ -123,28 +126,15 @@ def _trainer(job: Job) -> Any:
 
 
 def opening_facts(job: Job) -> dict[str, str]:
-    """Returns the lines of the first screen, by their labels."""
-    return job.facts(launched()) | _of_the_gpu(job.args)
-
-
-def _of_the_gpu(args: AlignOPSDConfig) -> dict[str, str]:
-    """Returns the GPU's line of the first screen; empty without a GPU."""
+    """Returns the lines of the first screen, by their labels; those of a GPU where there is one."""
+    args, said = job.args, job.facts(launched())
     if not torch.cuda.is_available():
-        return {}
+        return said
     if args.use_cpu:
-        return {"GPU": "left alone, as use_cpu=True asks: --use_cpu False takes it"}
+        return said | {"GPU": "left alone, as use_cpu=True asks: --use_cpu False takes it"}
     precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
-    said = {"GPU": f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[0] / GIB:.0f} GiB free, {precision}"}
+    said["GPU"] = f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[0] / GIB:.0f} GiB free, {precision}"
     return said if args.use_vllm else said | {"sampling": slow_sampling(args)}
-
-
-def _model_options(model: ModelConfig) -> dict[str, Any]:
-    chosen = {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype if model.dtype != "auto" else None,
-    }
-    return {name: value for name, value in chosen.items() if value is not None}
 
 
 class Evaluations(TrainerCallback):

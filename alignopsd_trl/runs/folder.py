@@ -58,9 +58,9 @@ _OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
 _LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
 MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", "training_args.bin", SIZES_FILE),
+    *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", SIZES_FILE),
 )
-_SHARED = (*MODEL_FILES, "README.md")
+_SHARED = (*MODEL_FILES, "training_args.bin", "README.md")
 TRAIN = "train"
 """The command that writes a run, in the notes of its folder."""
 

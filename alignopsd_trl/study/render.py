@@ -26,9 +26,9 @@ def render(name: str, rows: pd.DataFrame, output: Path, reference: str = "grpo")
     """Writes ``results.md`` and ``figures/`` under ``output``; returns the path of the former."""
     base = reference_entry(rows, reference)
     parts = [f"# {escaped(name)}", _NOTES]
-    if _has(rows, "methods"):
+    if entries(rows, "methods"):
         parts += ["## Methods", results_table(rows, "methods"), *_minus(rows, "methods", base)]
-    if _has(rows, "ablations"):
+    if entries(rows, "ablations"):
         parts += ["## Ablations of AlignOPSD", results_table(rows, "ablations", averages_only=True)]
         parts += _minus(rows, "ablations", base) + _minus(rows, "ablations", reference_entry(rows, "align_opsd"))
     for sweep in sweeps(rows):
@@ -41,10 +41,6 @@ def render(name: str, rows: pd.DataFrame, output: Path, reference: str = "grpo")
     with owned("study", path):
         write_text(path, "\n\n".join(parts) + "\n")
     return path
-
-
-def _has(rows: pd.DataFrame, table: str) -> bool:
-    return bool(entries(rows, table))
 
 
 def _minus(rows: pd.DataFrame, table: str, reference: Entry | None) -> list[str]:

@@ -84,10 +84,14 @@ def results_table(rows: pd.DataFrame, table: str, averages_only: bool = False) -
     """Returns a table of lines x categories and averages: mean over seeds ± half a 95 % interval; best bold, second
     underlined."""
     lines, heads = entries(rows, table), columns(rows, averages_only)
-    cells = [[_mean(per_seed(line, head)) for head in heads] for line in lines]
-    marked = [_mark([row[place] for row in cells]) for place in range(len(heads))]
-    body = [[line.label, *(column[number] for column in marked), _seeds(line)] for number, line in enumerate(lines)]
-    return markdown([_corner(heads), *_titles(heads), "seeds"], body)
+    cells = [[list(per_seed(line, head).values()) for head in heads] for line in lines]
+    means = [[mean(values) if values else None for values in row] for row in cells]
+    marked = [_mark([row[place] for row in means]) for place in range(len(heads))]
+    counts = [sorted({len(seeds) for seeds in line.rows.values()}) or [0] for line in lines]
+    seeds = [" to ".join(map(str, found)) for found in counts]
+    body = [[line.label, *(column[row] for column in marked), seeds[row]] for row, line in enumerate(lines)]
+    corner, titles = _titles(heads)
+    return markdown([corner, *titles, "seeds"], body)
 
 
 def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
@@ -100,7 +104,7 @@ def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
         if (line.method, line.settings, _starred(line)) != (reference.method, reference.settings, False):
             found = [paired(per_seed(line, head), other) for head, other in zip(heads, base, strict=True)]
             body.append([line.label, *("" if one is None else f"{one:+.1f}" for one in found)])
-    return markdown([f"minus {reference.label}", *_titles(heads)], body)
+    return markdown([f"minus {reference.label}", *_titles(heads)[1]], body)
 
 
 def reference_entry(rows: pd.DataFrame, method: str) -> Entry | None:
@@ -114,30 +118,18 @@ def _starred(entry: Entry) -> bool:
     return any(row["with_skills"] for seeds in entry.rows.values() for row in seeds.values())
 
 
-def _mean(values: dict[int, float]) -> Mean | None:
-    return mean(list(values.values())) if values else None
-
-
 def _mark(column: Sequence[Mean | None]) -> list[str]:
     printed = sorted({round(one.value, 1) for one in column if one is not None}, reverse=True)
     marks = dict(zip(printed, ("**{}**", "<u>{}</u>"), strict=False))
     return ["" if one is None else marks.get(round(one.value, 1), "{}").format(one) for one in column]
 
 
-def _titles(heads: Sequence[Column]) -> list[str]:
-    several = len({head.environment for head in heads}) > 1
-    return [f"{head.environment} {head.title}" if several else head.title for head in heads]
-
-
-def _corner(heads: Sequence[Column]) -> str:
-    """Returns the environment if there is only one; else the titles name it."""
+def _titles(heads: Sequence[Column]) -> tuple[str, list[str]]:
+    """Returns a table's corner and its columns' titles; the environment stands in the corner, several in the titles."""
     names = list(dict.fromkeys(head.environment for head in heads))
-    return names[0] if len(names) == 1 else ""
-
-
-def _seeds(line: Entry) -> str:
-    counts = sorted({len(seeds) for seeds in line.rows.values()})
-    return " to ".join(map(str, counts)) if counts else "0"
+    if len(names) == 1:
+        return names[0], [head.title for head in heads]
+    return "", [f"{head.environment} {head.title}" for head in heads]
 
 
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
