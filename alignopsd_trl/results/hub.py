@@ -19,8 +19,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 from alignopsd_trl.common.files import read_json
-from alignopsd_trl.results.card import model_card
-from alignopsd_trl.results.dataset_card import write_dataset
+from alignopsd_trl.results.card import model_card, write_dataset
 from alignopsd_trl.runs.folder import MODEL_FILES
 
 ADAPTER = "adapter_config.json"

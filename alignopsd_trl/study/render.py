@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from alignopsd_trl.common.files import write_text
-from alignopsd_trl.runs.markdown import escaped
+from alignopsd_trl.common.progress import escaped
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.study.figures import difference_figure, save, sensitivity_figure, sweeps, training_figure
 from alignopsd_trl.study.tables import Entry, differences_table, entries, reference_entry, results_table

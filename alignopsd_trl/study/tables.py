@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from alignopsd_trl.common.progress import escaped
 from alignopsd_trl.common.statistics import Mean, mean, paired
-from alignopsd_trl.runs.markdown import escaped
 
 
 @dataclass(frozen=True)
