@@ -113,8 +113,9 @@ def estimate(
         parts["bfloat16 weights"] = shape.parameters * loaded.trained_share * COMPUTE_BYTES / launch.weight_shards
     elif not gathers and gpu_gib is not None and loaded.weight_bytes == 4 and (whole or not args.use_vllm):
         parts[AUTOCAST] = shape.parameters * COMPUTE_BYTES  # during a forward or a batch
-    if gathers:
-        parts["gathered layers"] = _gathered(shape)
+    if gathers:  # two layers, one that computes and one in transfer, and embedding and head
+        words = 2 * shape.vocabulary * shape.hidden
+        parts["gathered layers"] = (2 * (shape.parameters - words) / shape.layers + words) * COMPUTE_BYTES
     readers = 1 if launch.loads_once else launch.processes_per_node
     host = readers * max(model, shape.parameters * COMPUTE_BYTES) * (2 if referenced else 1)  # 4 bits are made there
     checkpoint = 3 * trained
@@ -139,13 +140,6 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
     longest = args.max_prompt_length + args.max_completion_length
     tokens = max(args.scoring_tokens, longest)
     return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))
-
-
-def _gathered(shape: Backbone) -> float:
-    """Returns the bytes of two layers, one that computes and one in transfer, and of embedding and head."""
-    words = 2 * shape.vocabulary * shape.hidden
-    layer = (shape.parameters - words) / shape.layers
-    return (2 * layer + words) * COMPUTE_BYTES
 
 
 @dataclass(frozen=True)

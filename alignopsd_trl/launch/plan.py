@@ -12,7 +12,6 @@ from typing import Any
 from trl import ModelConfig
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
@@ -50,7 +49,11 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
     }
     width = max(map(len, facts)) + 2
     lines = [_wrapped(f"{name:<{width}}", str(value)) for name, value in facts.items()]
-    settings = all_settings(args, suite) if whole else ["all settings, and the environment's: --all"]
+    settings = ["all settings, and the environment's: --all"]
+    if whole:
+        names = sorted(one.name for one in fields(AlignOPSDConfig) if not one.name.endswith("_token"))
+        settings = [f"  {name}: {getattr(args, name)}" for name in names]
+        settings.append(f"  environment: {json.dumps(dict(suite.description), default=str)}")
     return "\n".join([*not_as_usual(args, changed), "", *lines, "", *settings])
 
 
@@ -74,13 +77,6 @@ MADE = (
     *("use_cpu", "disable_tqdm", "include_for_metrics", "dataloader_pin_memory", "generation_batch_size"),
 )
 """Settings whose defaults a configuration computes when it is made, and settings that depend on the machine."""
-
-
-def all_settings(args: AlignOPSDConfig, suite: Suite) -> list[str]:
-    """Returns a line for each setting, the environment's last; leaves out tokens."""
-    names = sorted(one.name for one in fields(AlignOPSDConfig) if not one.name.endswith("_token"))
-    lines = [f"  {name}: {getattr(args, name)}" for name in names]
-    return [*lines, f"  environment: {json.dumps(dict(suite.description), default=str)}"]
 
 
 def _wrapped(label: str, text: str) -> str:

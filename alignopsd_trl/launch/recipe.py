@@ -86,23 +86,29 @@ def main(
         with setup():
             if preset is None:
                 presets.preset(name)  # before the slow imports
-            from alignopsd_trl.launch.arguments import differences_from_preset, parse
-            from alignopsd_trl.launch.job import Job
+        return start(name, given, preset)
 
-            parsed = parse(name, [word for word in given if word != "--all"], preset)
-            changed = differences_from_preset(name, preset, *parsed)
-            job = Job.of(*parsed)
-            if job.recipe.plan:
-                from alignopsd_trl.launch.plan import plan
 
-                text = plan(job, changed, whole="--all" in given)
-                if int(os.environ.get("RANK", "0")) == 0:
-                    print(text)
-                return None
-            threads = use_machine(job.recipe.threads) if job.args.device.type == "cpu" else ""
-        from alignopsd_trl.launch.running import run
+def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Plans or trains; returns the value of `main`."""
+    with setup():
+        from alignopsd_trl.launch.arguments import differences_from_preset, parse
+        from alignopsd_trl.launch.job import Job
 
-        return run(job, changed=changed, machine=threads)
+        given = parse(name, [word for word in argv if word != "--all"], preset)
+        changed = differences_from_preset(name, preset, *given)
+        job = Job.of(*given)
+        if job.recipe.plan:
+            from alignopsd_trl.launch.plan import plan
+
+            text = plan(job, changed, whole="--all" in argv)
+            if int(os.environ.get("RANK", "0")) == 0:
+                print(text)
+            return None
+        threads = use_machine(job.recipe.threads) if job.args.device.type == "cpu" else ""
+    from alignopsd_trl.launch.running import run
+
+    return run(job, changed=changed, machine=threads)
 
 
 def _wanted_help(argv: Sequence[str]) -> str | None:

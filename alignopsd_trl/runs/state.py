@@ -66,21 +66,18 @@ def lock(path: Path) -> BaseFileLock:
         path.mkdir(parents=True, exist_ok=True)
         held.acquire()
     except Timeout:
+        last = (read_run(path) or {"sessions": [{}]})["sessions"][-1]
+        holder = f"(process {last.get('pid', 'unknown')} on {last.get('host', 'an unknown host')})"
+        if (last.get("pid"), last.get("host")) == (os.getpid(), socket.gethostname()):
+            holder = "of this process"
         raise RunFolderError(
-            f"{path} is in use by another run {_holder(path)}; wait until it ends, or choose another output_dir"
+            f"{path} is in use by another run {holder}; wait until it ends, or choose another output_dir"
         ) from None
     except OSError as error:
         raise RunFolderError(
             f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another output_dir"
         ) from error
     return held
-
-
-def _holder(path: Path) -> str:
-    last = (read_run(path) or {"sessions": [{}]})["sessions"][-1]
-    if (last.get("pid"), last.get("host")) == (os.getpid(), socket.gethostname()):
-        return "of this process"
-    return f"(process {last.get('pid', 'unknown')} on {last.get('host', 'an unknown host')})"
 
 
 def _in_use(path: Path) -> bool:

@@ -92,10 +92,11 @@ def matched(rows: pd.DataFrame) -> list[str]:
 
 def _shared(group: pd.DataFrame, name: str, title: str) -> str:
     counts = group[name].value_counts()
+    usual: Any = counts.index[0]
+    shown = f"{usual:g}" if isinstance(usual, float) else str(usual)
     if len(counts) == 1:
-        return f"{title} equal in all {len(group)} rows: {_plain(counts.index[0])}"
-    others = group[group[name] != counts.index[0]]
-    return f"{title} DIFFER: {_plain(counts.index[0])}, but not in {_names(others)}"
+        return f"{title} equal in all {len(group)} rows: {shown}"
+    return f"{title} DIFFER: {shown}, but not in {_names(group[group[name] != usual])}"
 
 
 def _task_order(trained: pd.DataFrame) -> str:
@@ -114,10 +115,6 @@ def _protocol(group: pd.DataFrame) -> str:
     if differing:
         return f"settings beside the method's own DIFFER: {', '.join(differing)}"
     return f"all {len(names)} settings beside the method's own are equal"
-
-
-def _plain(found: Any) -> str:
-    return f"{found:g}" if isinstance(found, float) else str(found)
 
 
 def _names(group: pd.DataFrame) -> str:

@@ -33,7 +33,12 @@ def view(argv: Sequence[str] | None = None) -> None:
     if len(arguments.runs) > 1 and (arguments.steps or arguments.task or arguments.serve or arguments.port):
         parser.error("--step, --task, --serve and --port are for one run; name one, or leave them out")
     with parser.told():
-        (_view if len(arguments.runs) == 1 else _compare)(arguments)
+        if len(arguments.runs) == 1:
+            _view(arguments)
+        else:
+            from alignopsd_trl.viewer import compare_runs
+
+            print(compare_runs(arguments.runs).save(arguments.output or Path("compare.html")))
 
 
 def _view(arguments: argparse.Namespace) -> None:
@@ -47,12 +52,6 @@ def _view(arguments: argparse.Namespace) -> None:
         _serve(page, arguments.port)
     else:
         print(page.save(arguments.output or Path(run) / "view.html"))
-
-
-def _compare(arguments: argparse.Namespace) -> None:
-    from alignopsd_trl.viewer import compare_runs
-
-    print(compare_runs(arguments.runs).save(arguments.output or Path("compare.html")))
 
 
 def _serve(page: Page, port: int) -> None:
