@@ -73,7 +73,7 @@ def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]
 
 
 MADE = (
-    *("output_dir", "logging_dir", "run_name", "accelerator_config", "report_to", "thinking_tags", "debug"),
+    *("output_dir", "run_name", "accelerator_config", "report_to", "thinking_tags", "debug"),
     *("use_cpu", "disable_tqdm", "include_for_metrics", "dataloader_pin_memory", "generation_batch_size"),
 )
 """Settings whose defaults a configuration computes when it is made, and settings that depend on the machine."""
