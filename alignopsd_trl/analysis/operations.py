@@ -19,8 +19,11 @@ _VERBS = ("go to", "look", "inventory")  # ALFWorld's verbs of several words, an
 
 
 class Operation(NamedTuple):
-    """Attributes: kind: such as ``"product"`` or ``"take"``; the same kind may serve different decisions. entity: its
-    object; `None` without an observed object that two rollouts could share.
+    """What an action does, and to what.
+
+    Attributes:
+        kind: such as ``"product"`` or ``"take"``; actions of one kind may serve different decisions.
+        entity: the object of the action; `None` where it has none that another rollout could act on too.
     """
 
     kind: str

@@ -7,7 +7,6 @@ python -m alignopsd_trl.study STUDY.yaml --render   # tables and figures from th
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +25,13 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs or renders a study; returns the exit status, 1 if a cell broke."""
-    arguments = _parser().parse_args(argv)
+    parser = CommandParser(prog="alignopsd study", description=__doc__.split("\n")[0])
+    parser.add_argument("study", type=Path, help="YAML file; see docs/studies.md")
+    parser.add_argument("--plan", action="store_true", help="list the cells and run nothing")
+    parser.add_argument("--render", action="store_true", help="only tables and figures, from the rows")
+    parser.add_argument("--rows", type=Path, help="only render these rows, with tables and figures beside them")
+    parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
+    arguments = parser.parse_args(argv)
     from alignopsd_trl.study.planning import plan
     from alignopsd_trl.study.render import RESULTS
     from alignopsd_trl.study.spec import read_study
@@ -74,16 +79,6 @@ def _print_plan(study: Study, cells: Sequence[Cell]) -> None:
         state = "finished" if ended else "trains" if cell.trains else "evaluates"
         print(f"{state:<10}{cell.name}  {cell.folder}")
     print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(prog="alignopsd study", description=__doc__.split("\n")[0])
-    parser.add_argument("study", type=Path, help="YAML file; see docs/studies.md")
-    parser.add_argument("--plan", action="store_true", help="list the cells and run nothing")
-    parser.add_argument("--render", action="store_true", help="only tables and figures, from the rows")
-    parser.add_argument("--rows", type=Path, help="only render these rows, with tables and figures beside them")
-    parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
-    return parser
 
 
 def command(argv: Sequence[str] | None = None) -> int:

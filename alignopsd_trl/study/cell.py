@@ -95,14 +95,10 @@ def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
     return rows.outcome_columns(result.to_dict(outcomes=True))
 
 
-def _reporting(folder: Path) -> None:
-    """Writes the reason for a failure to its own file, apart from a launcher's messages."""
-    try:
-        main(folder)
-    except Exception as error:
-        (folder / "error.txt").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
-        raise
-
-
 if __name__ == "__main__":
-    _reporting(Path(sys.argv[1]).absolute())  # an environment may change the process's folder
+    cells_folder = Path(sys.argv[1]).absolute()  # an environment may change the process's folder
+    try:
+        main(cells_folder)
+    except Exception as error:  # to a file of its own, apart from a launcher's messages
+        (cells_folder / "error.txt").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        raise
