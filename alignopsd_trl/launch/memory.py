@@ -54,18 +54,19 @@ class Estimate:
 
     @property
     def peak(self) -> float:
-        """Returns the peak of one GPU beside its sampler: the constant parts, and the larger of the parts of a round
-        and of its update."""
-        update, played = (sum(self.training[name] for name in names) for names in (_OF_UPDATE, _OF_ROUND))
-        return sum(self.training.values()) - min(update, played)
+        """Returns the peak of one GPU beside its sampler: the constant parts, and the larger of a round's scoring and
+        its update."""
+        update = self.training["gradients"] + self.training["activations"]
+        return sum(self.training.values()) - min(update, self.training["scoring"])
 
     @property
     def standing(self) -> float:
         """Returns what is on the GPU while a vLLM samples: all parts but those of scoring and update."""
-        return sum(value for name, value in self.training.items() if name not in (*_OF_UPDATE, *_OF_ROUND, AUTOCAST))
+        passing = ("gradients", "activations", "scoring", AUTOCAST)
+        return sum(value for name, value in self.training.items() if name not in passing)
 
 
-_OF_UPDATE, _OF_ROUND, AUTOCAST = ("gradients", "activations"), ("scoring",), "compute copy"
+AUTOCAST = "compute copy"
 
 
 def estimate(
