@@ -211,7 +211,7 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
-    """Returns rows in an order in which those of each kind have equal distances, and keep their order.
+    """Reorders rows so that each kind is spread evenly over the whole; rows of one kind keep their order.
 
     Args:
         order: the rows.

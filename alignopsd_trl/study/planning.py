@@ -69,8 +69,8 @@ class Cell:
 
 
 def plan(study: Study) -> list[Cell]:
-    """Returns all cells, seed by seed, so that an interrupted study has whole seeds; sources come before the cells that
-    need them.
+    """Returns the cells in the order in which they run: seed by seed, so that an interrupted study has whole seeds. A
+    cell comes before the one that evaluates its checkpoint.
 
     Raises:
         StudyError: for an unknown method, an ill-placed starred line, or a setting that does not exist.
