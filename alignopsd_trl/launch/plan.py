@@ -18,6 +18,7 @@ from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import Sampler, encoder_bytes, estimate, gpu_memory, sampler
 from alignopsd_trl.launch.shapes import backbone, config_of, loading
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.results.card import changed_settings
 
 
 def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
@@ -59,24 +60,12 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
 
 def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]:
     """Returns the changed settings: those of the command line, then those of the preset."""
-    usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
-    preset = {
-        name: getattr(args, name)
-        for name, default in usual.items()
-        if getattr(args, name) not in (None, default) and name not in (*changed, *MADE) and not name.endswith("_token")
-    }
+    preset = {name: value for name, value in changed_settings(vars(args)).items() if name not in changed}
 
     def shown(settings: Mapping[str, Any]) -> str:
         return ", ".join(f"{name}={getattr(one, 'value', one)}" for name, one in settings.items()) or "nothing"
 
     return [_wrapped("not as in the preset: ", shown(changed)), _wrapped("not as by default: ", shown(preset))]
-
-
-MADE = (
-    *("output_dir", "run_name", "accelerator_config", "report_to", "thinking_tags", "debug"),
-    *("use_cpu", "disable_tqdm", "include_for_metrics", "dataloader_pin_memory", "generation_batch_size"),
-)
-"""Settings whose defaults a configuration computes when it is made, and settings that depend on the machine."""
 
 
 def _wrapped(label: str, text: str) -> str:

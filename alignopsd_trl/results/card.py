@@ -39,10 +39,10 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters |= {"shown": escaped, "text": json.dumps}
 """``shown``: foreign text in Markdown; ``text``: a string of Python, in code."""
-_WITHOUT_MEANING = frozenset(  # paths and names of a run: no settings of the method
+_WITHOUT_MEANING = frozenset(  # paths, names and the machine of a run, and what a configuration makes: not the method's
     "output_dir run_name report_to push_to_hub hub_model_id hub_token hub_strategy resume_from_checkpoint "
-    "overwrite_output_dir model_init_kwargs disable_tqdm save_total_limit save_steps logging_steps seed debug "
-    "accelerator_config dataloader_pin_memory include_for_metrics".split()
+    "overwrite_output_dir model_init_kwargs disable_tqdm logging_steps seed debug use_cpu accelerator_config "
+    "dataloader_pin_memory include_for_metrics thinking_tags generation_batch_size".split()
 )
 
 
