@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from alignopsd_trl.common.options import near, whole_path
 
@@ -18,6 +19,13 @@ def place(text: str) -> Path:
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty; name a file or a folder")
     return Path(whole_path(text))
+
+
+def words(value: Any) -> list[str]:
+    """Returns an option's value as the words of a command line."""
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 TRACEBACK = "--traceback"

@@ -21,6 +21,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from alignopsd_trl.common.command import words
 from alignopsd_trl.common.files import whole_json, write_text
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.common.progress import escaped
@@ -206,8 +207,7 @@ def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
         f"--panel {shlex.quote(recipe['panel'] or 'test')}",
     ]
     for name, value in play_options(results).items():
-        words = [json.dumps(value)] if isinstance(value, dict) else value if isinstance(value, list) else [str(value)]
-        parts.append(f"--{name} {shlex.join(words)}")
+        parts.append(f"--{name} {shlex.join(words(value))}")
     if recipe.get("environment_options"):
         parts.append(f"--environment_options {shlex.quote(recipe['environment_options'])}")
     if recipe.get("panel_limit"):

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from alignopsd_trl.common.command import words
 from alignopsd_trl.common.files import write_text
 from alignopsd_trl.launch import evaluate
 from alignopsd_trl.launch.arguments import parse
@@ -67,13 +68,6 @@ def _train(folder: Path, job: Job) -> dict[str, Any]:
     return rows.outcome_columns(results["after"]) | trained | {"trajectories": played, "task_order": order}
 
 
-def _words(value: Any) -> list[str]:
-    """Returns a value as words of a command line."""
-    if isinstance(value, list | tuple):
-        return [str(one) for one in value]
-    return [json.dumps(value) if isinstance(value, dict) else str(value)]
-
-
 def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
     chosen, args = job.recipe, job.args
     flags = {
@@ -90,7 +84,7 @@ def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
         "seed": args.seed if cell["model"] is None else 0,
         "output": folder / "run",
     }
-    argv = [part for name, value in flags.items() if value is not None for part in (f"--{name}", *_words(value))]
+    argv = [part for name, value in flags.items() if value is not None for part in (f"--{name}", *words(value))]
     result = evaluate.main([*argv, *(["--skills"] if cell["skills"] else [])])
     return rows.outcome_columns(result.to_dict(outcomes=True))
 
