@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from alignopsd_trl.common.command import TRACEBACK
 from alignopsd_trl.common.options import near
 from alignopsd_trl.launch.errors import WRONG, stoppable
-from alignopsd_trl.launch.shipped import shipped_files, shipped_or
+from alignopsd_trl.launch.values import shipped_files, shipped_or
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -114,6 +114,7 @@ COMMANDS = {
     "push": ("alignopsd_trl.results.push:main", "a finished run to the Hub"),
 }
 """Name of a subcommand -> the function that takes its arguments, or its import path; the line of ``--help``."""
+
 
 if __name__ == "__main__":
     main()

@@ -89,7 +89,8 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
         raise ValueError("sync_ref_model=True moves a reference model, which beta=0 has not; set beta, or leave it out")
     _check_generation(args)
     with _named(args, "optim", "optim_args", "optim_target_modules"):
-        layers: Any = _OneLayer()
+        layers: Any = torch.nn.Module()
+        layers.linear = torch.nn.Linear(1, 1)  # GaLore and others look for layers by name
         kind, given = Trainer.get_optimizer_cls_and_kwargs(args, layers)
     if args.deepspeed is None:  # whose file may bring both
         _check_schedule(args, kind, given)
@@ -128,14 +129,6 @@ def _check_schedule(args: AlignOPSDConfig, kind: Any, given: dict[str, Any]) -> 
             num_training_steps=steps,
             scheduler_specific_kwargs=as_mapping(args.lr_scheduler_kwargs),
         )
-
-
-class _OneLayer(torch.nn.Module):
-    """A model for optimisers that look for layers by name, as GaLore does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(1, 1)
 
 
 @contextlib.contextmanager

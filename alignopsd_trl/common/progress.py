@@ -1,7 +1,9 @@
-"""Shows progress: one live line on a terminal, an occasional line in log files and notebooks."""
+"""Shows progress: one live line on a terminal, an occasional line in log files and notebooks; forms of short texts."""
 
 from __future__ import annotations
 
+import html
+import re
 import shutil
 import sys
 import time
@@ -88,6 +90,11 @@ def duration(seconds: float) -> str:
 
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def escaped(text: object) -> str:
+    """Returns a text that Markdown shows as it is, on one line: no HTML, no code, no end of a table's cell."""
+    return re.sub(r"([\\|`])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
 
 
 def show_status(text: str) -> None:

@@ -33,7 +33,6 @@ class Backbone:
     intermediate: int  # channels of a token inside a layer; of a mixture, in the experts that it visits
     heads: int = 0  # of queries; 0 where a config file says it
     caches: tuple[tuple[int, int], ...] = ()  # per layer: kv_width, and the tokens that it keeps (0: all)
-    own_loop: bool = True  # whether the project's own decoding loop samples it
     uncounted: str = ""  # a state that no estimate has
 
     def row(self, tokens: int) -> int:

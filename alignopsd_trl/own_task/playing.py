@@ -10,8 +10,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from alignopsd_trl.checks.sessions import check_sessions
-from alignopsd_trl.checks.tasks import seeded
+from alignopsd_trl.checks.tasks import check_sessions, seeded
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.calls import message_of

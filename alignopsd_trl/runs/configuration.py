@@ -14,7 +14,7 @@ FREE_ON_RESUME = frozenset(
     # where and how often the run writes or shows something
     "output_dir overwrite_output_dir resume_from_checkpoint plan plan_for gpu_gib debug run_name project "
     "trackio_space_id trackio_bucket_id trackio_static_space_id report_to tracked_trajectories "
-    "logging_dir logging_strategy logging_first_step logging_steps logging_nan_inf_filter "
+    "logging_strategy logging_first_step logging_steps logging_nan_inf_filter "
     "log_level log_level_replica log_on_each_node disable_tqdm log_completions num_completions_to_print "
     "log_unique_prompts save_strategy save_steps save_rounds save_total_limit save_on_each_node save_only_model "
     "enable_jit_checkpoint trajectories_hub_repo push_to_hub hub_model_id hub_strategy hub_token hub_private_repo "

@@ -137,7 +137,7 @@ class Study:
         cells: folder of the finished cells; studies with the same folder and protocol share cells.
         methods, ablations: lines of Table 1 and of the ablation table.
         sweeps: field of AlignOPSD -> its values, for the sensitivity curves.
-        reference: method to compare differences and costs with.
+        reference: method to compare differences with.
         processes: number of cells that run at the same time, with an equal share of the cores.
         launcher: command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
         devices: ``CUDA_VISIBLE_DEVICES`` of each process.

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.common.files import plain
-from alignopsd_trl.common.progress import cut
-from alignopsd_trl.runs.markdown import escaped
+from alignopsd_trl.common.progress import cut, escaped
 from alignopsd_trl.turns import Trajectory
 
 NAME = "trajectories"

@@ -287,23 +287,6 @@ def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
         backbone("nobody/nothing")
 
 
-def test_prompts_are_counted_where_the_own_loop_samples(tmp_path: Path) -> None:
-    """A pool of 512 MiB, and 128 MiB for what is sampled at once, or what all episodes of a process need."""
-
-    def prompts(launch: Launch = Launch(), **options) -> float:  # noqa: B008
-        plain = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 1}
-        config = AlignOPSDConfig(
-            str(tmp_path), **plain | {"max_prompt_length": 500, "max_completion_length": 12} | options
-        )
-        return estimate(BACKBONES["3b"], config, launch).training["prompts"]
-
-    token = 4 * 36 * 2 * 2 * 128  # bytes: float32, layers, keys and values, heads, channels
-    assert prompts() == pytest.approx(0.5 + 8 * 512 * token / 2**30)
-    assert prompts(max_prompt_length=4, per_device_train_batch_size=4, num_generations=4) == 0.625
-    assert prompts(Launch(2, 1, "DDP")) == prompts()
-    assert prompts(Launch(2, 1, "FSDP2")) == prompts(use_vllm=True) == prompts(top_k=20) == 0
-
-
 def test_host_and_disk_follow_from_who_loads_and_what_is_kept(tmp_path: Path) -> None:
     options = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "max_steps": 150, "save_steps": 25}
     shape, weights = BACKBONES["7b"], 4 * BACKBONES["7b"].parameters / 2**30
@@ -437,19 +420,12 @@ def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatc
     assert said["GPU"] == "a GPU, 24 GiB free, float32" and "--use_vllm --vllm_mode colocate" in said["sampling"]
 
 
-def test_keys_and_values_take_a_share_of_a_gpu(tmp_path: Path) -> None:
+def test_keys_and_values_take_a_share_of_a_gpu() -> None:
     """And no less than several of the longest rows; on the CPU as much as always."""
     gib = 2**30
     assert cache_limits(None, 0.5, row=7) == CacheLimits(512 << 20, 128 << 20)
     assert cache_limits(20 * gib, 0.5, row=gib // 4) == CacheLimits(8 * gib, 2 * gib, bounds_rollout=True)
     assert cache_limits(-1.0, 0.5, row=gib) == CacheLimits(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
-    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=128, max_prompt_length=4096)
-    shape = BACKBONES["3b"]
-    found = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=80)
-    free = 80 - sum(found.training[part] for part in ("weights", "optimizer"))
-    assert found.training["prompts"] == pytest.approx(config.kv_memory_share * free)
-    small = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=6).training["prompts"]
-    assert small == pytest.approx(2 * SEVERAL * (4096 + 512) * 512 * 36 * 2 / gib)
 
 
 @pytest.mark.parametrize("bank", ["webshop", "alfworld"])
