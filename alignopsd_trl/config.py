@@ -69,20 +69,11 @@ OTHERS_OF_GENERATION = {
 }
 """Names that ``generation_kwargs`` may not give, and the fields that say the same."""
 
-_SERVERS = {"use_vllm": True, "vllm_mode": "server"}
 _COLOCATED = (
     {"use_vllm": True, "vllm_mode": "colocate"},
     "is read by a colocated vLLM only (else give it to `vllm serve`)",
 )
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
-    "continuous_play": (
-        {"use_vllm": True},
-        "goes on with each episode by itself (use_vllm=False samples a turn of all episodes in one batch)",
-    ),
-    "rounds_ahead": (
-        {"continuous_play": True, **_SERVERS, "vllm_importance_sampling_correction": True},
-        "plays on a vLLM server, with weights that are a round old and a correction for that",
-    ),
     **dict.fromkeys(("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"), _COLOCATED),
 }
 """The values of other fields that a field needs where it is set, and why."""
@@ -129,22 +120,15 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     # Teacher
-    teacher_model_kind: Literal["live", "base", "ema"] = option(
+    teacher_model_kind: Literal["live", "base"] = option(
         "live",
         "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
-        "round), 'base' (as it was before training) or 'ema' (an average that follows it).",
+        "round) or 'base' (as it was before training).",
     )
-    teacher_update_rate: Share = option(
-        0.05, "Share of the way that an 'ema' teacher moves towards the policy; 1 copies the policy."
-    )
-    teacher_sync_steps: PositiveCount = option(1, "Optimiser steps from one move of an 'ema' teacher to the next.")
     privileged_siblings: Count = option(
         0,
         "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
         "ordinary prompt; less than num_generations. 0: none.",
-    )
-    privileged_rounds: PositiveCount | None = option(
-        None, "Rounds with privileged siblings, from the first. None: all."
     )
     privileged: str | None = option(
         None,
@@ -212,13 +196,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "shared prefixes), and stop if they are not. Later rounds only log the cheap ones.",
     )
 
-    # Fidelity of the credit
-    fidelity_every: Count = option(0, "Rounds between measurements of the credit against Monte Carlo; 0: never.")
-    fidelity_tasks: PositiveCount = option(
-        4, "Sibling groups of a process that a measurement takes, of those that differ."
-    )
-    fidelity_walks: PositiveCount = option(8, "Monte Carlo rollouts a state on average, at most.")
-
     # Memory
     rows_per_forward: PositiveCount = option(64, "Turn rows per forward and backward of the update, at most.")
     tokens_per_forward: PositiveCount = option(
@@ -274,31 +251,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         '\'{"dtype": "float16", "enforce_eager": true}\'.',
     )
 
-    # Synchronisation of episodes
-    continuous_play: bool = option(
-        False,
-        "Episodes do not wait for each other's responses: each process asks its vLLM engine or the server "
-        "for each turn by itself, with a seed from the episode and the turn's number.",
-    )
-
-    rounds_ahead: Literal[0, 1] = option(
-        0,
-        "1: while a round is credited and optimised, vLLM's server plays the next one, with weights that "
-        "are a round old at most (docs/experimental.md). 0: on-policy.",
-    )
-
-    # Sampling with a vLLM server
-    vllm_requests_in_flight: PositiveCount = option(
-        256, "Requests that a process has on their way to the server, at most."
-    )
-    vllm_request_tries: PositiveCount = option(
-        4, "Times that a request is sent to the server while it is well, until its episode fails."
-    )
-    vllm_request_backoff: Size = option(
-        1.0, "Seconds before the second try of a request; doubled before each further one."
-    )
-    vllm_request_timeout: Positive = option(600.0, "Seconds that one try of a request may take.")
-
     # Outcome advantage
     scale_rewards: Literal["group", "none"] = option(  # ty: ignore[incompatible-mutable-override]
         "group", "Divide the centred reward by the group's deviation ('group') or do not ('none')."
@@ -331,7 +283,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         PlayOptions.of(self)  # raises for invalid tags
         self._check_conversation()
         self._check_engine()
-        self._check_servers()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields in the form that is saved, with the output folder as the user wrote it."""
@@ -339,9 +290,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     def _check_inherited(self) -> None:
         check_values(vars(self), INHERITED_RULES)
-        for name, hint in AlignOPSDConfig.__annotations__.items():
+        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, AlignOPSDConfig)]
+        for name, hint in [one for kind in kinds for one in kind.__annotations__.items()]:
             if getattr(self, name) is None and "None" not in hint:
-                default = AlignOPSDConfig.__dataclass_fields__[name].default
+                default = self.__dataclass_fields__[name].default
                 raise ValueError(f"{name}=None must have a value; leave it out for the default {default!r}")
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):
@@ -394,11 +346,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def _check_conversation(self) -> None:
         if self.history == "window":
             return
-        if self.fidelity_every:
-            raise ValueError(
-                f"fidelity_every={self.fidelity_every} replays actions, which make no conversation; use "
-                "history='window' or fidelity_every=0"
-            )
         rules = {"loss_type": "vespo", "importance_sampling_level": "sequence"}
         whole = [f"{name}={value!r}" for name, value in rules.items() if getattr(self, name) == value]
         if self.off_policy_mask_threshold is not None:
@@ -407,13 +354,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             raise ValueError(
                 f"merge_rows=True would change what {' and '.join(whole)} sums over, from a turn to all turns of a "
                 "row; set merge_rows=False"
-            )
-
-    def _check_servers(self) -> None:
-        if self.continuous_play and not self._engines_are_apart:
-            raise ValueError(
-                "continuous_play=True needs a vLLM server, or one engine a process, but vllm_tensor_parallel_size="
-                f"{self.vllm_tensor_parallel_size}; set continuous_play=False"
             )
 
     def _check_engine(self) -> None:
@@ -431,24 +371,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     @property
-    def _engines_are_apart(self) -> bool:
-        """Returns whether processes sample independently; those that share an engine must call it at the same time."""
-        return self.vllm_mode == "server" or self.vllm_tensor_parallel_size == 1
-
-    @property
-    def server_address(self) -> str:
-        """Returns the address of vLLM's server."""
-        return self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}"
-
-    @property
     def steps_per_round(self) -> Fraction:
         """Returns the optimiser steps of a rollout round."""
         return steps_per_round(self.steps_per_generation, self.num_iterations, self.gradient_accumulation_steps)
-
-    def privileged_in(self, number: int) -> int:
-        """Returns how many siblings of each group the teacher plays in a round, after ``number`` rounds."""
-        over = self.privileged_rounds is not None and number >= self.privileged_rounds
-        return 0 if over else self.privileged_siblings
 
     @property
     def episodes_at_once(self) -> int:

@@ -28,12 +28,12 @@ from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments import open_batch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.experimental.server import Server, ServerSampler
+from alignopsd_trl.experimental.vllm import SteppingSampler
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.prompts import Renderer
 from alignopsd_trl.rollout.sampler import Continuous, Request, Response
 from alignopsd_trl.rollout.siblings import episode_seeds
-from alignopsd_trl.sampling.vllm import SteppingSampler
 
 POLICY, SUITE = str(resolve_model("tiny")), "webshop_tiny"
 TOKENS, LENGTH, TURNS = 48, 400, 8

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections import defaultdict
-from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -20,21 +19,50 @@ from typing import Any
 import httpx
 from continuous_vllm import LENGTH, POLICY, SUITE, TOKENS, TURNS, server
 
-from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
 from alignopsd_trl.environments.loading import load
+from alignopsd_trl.experimental.config import ContinuousConfig
 from alignopsd_trl.experimental.server import Server, ServerBackend
+from alignopsd_trl.experimental.trainer import ContinuousTrainer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fakes.servers import ScriptedServer, with_server  # noqa: E402
 from fakes.trainers import variety  # noqa: E402
 
 
-def make(folder: Path, given: argparse.Namespace) -> AlignOPSDTrainer:
+class OnServer(ContinuousTrainer):
+    """Samples on the server as if TRL had joined it, and pushes weights through ``folder``."""
+
+    folder: Path
+
+    def make_backend(self) -> ServerBackend:
+        self.use_vllm, self.vllm_mode, self._last_loaded_step = True, "server", -1
+        self.vllm_importance_sampling_correction = True
+        return ServerBackend(
+            self,
+            self._config,
+            self.processes,
+            self.push,
+            lambda temperature, tokens: {"temperature": temperature, "max_tokens": tokens, "logprobs": 0},
+        )
+
+    def push(self) -> int:
+        """Writes the weights where the server loads them."""
+        self.accelerator.unwrap_model(self.model).save_pretrained(self.folder)
+        order = {"method": "reload_weights", "kwargs": {"weights_path": str(self.folder)}}
+        for name, body in (("collective_rpc", order), ("reset_prefix_cache", None)):
+            address = f"{self.args.vllm_server_base_url}/{name}"
+            httpx.post(address, json=body, timeout=60).raise_for_status()
+        return self.state.global_step
+
+
+def make(folder: Path, given: argparse.Namespace, address: str, ahead: int) -> OnServer:
     suite = load(SUITE)
-    config = AlignOPSDConfig(
+    config = ContinuousConfig(
         str(folder / "run"),
         use_cpu=True,
         bf16=False,
+        vllm_mode="server",
+        vllm_server_base_url=address,
+        rounds_ahead=ahead,
         method="align_opsd",
         action_filter="webshop",
         per_device_train_batch_size=given.episodes,
@@ -43,14 +71,14 @@ def make(folder: Path, given: argparse.Namespace) -> AlignOPSDTrainer:
         learning_rate=given.learning_rate,
         max_prompt_length=LENGTH - TOKENS,
         max_completion_length=TOKENS,
-        scoring_tokens=8192,
         gradient_checkpointing=False,
         logging_steps=1,
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,
     )
-    return AlignOPSDTrainer(
+    config.use_vllm = False  # TRL would join the server, which needs CUDA
+    return OnServer(
         POLICY,
         config,
         environment_factory=suite.factory,
@@ -61,29 +89,7 @@ def make(folder: Path, given: argparse.Namespace) -> AlignOPSDTrainer:
     )
 
 
-def push(trainer: AlignOPSDTrainer, address: str, folder: Path) -> int:
-    """Writes the weights where the server loads them."""
-    trainer.accelerator.unwrap_model(trainer.model).save_pretrained(folder)
-    order = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-    for name, body in (("collective_rpc", order), ("reset_prefix_cache", None)):
-        httpx.post(f"{address}/{name}", json=body, timeout=60).raise_for_status()
-    return trainer.state.global_step
-
-
-def to_server(trainer: AlignOPSDTrainer, address: str, folder: Path, ahead: int) -> None:
-    """Lets a trainer sample there, as if TRL had joined the server."""
-    with ScriptedServer() as unused:
-        with_server(trainer, unused, vllm_server_base_url=address, rounds_ahead=ahead)
-    trainer.vllm_importance_sampling_correction = True
-    trainer.backend = trainer.samplers.backend = ServerBackend(
-        trainer,
-        trainer.processes,
-        partial(push, trainer, address, folder),
-        lambda temperature, tokens: {"temperature": temperature, "max_tokens": tokens, "logprobs": 0},
-    )
-
-
-def watch(trainer: AlignOPSDTrainer) -> dict[int, list[float]]:
+def watch(trainer: OnServer) -> dict[int, list[float]]:
     """Distances of log-probs, by staleness."""
     inner, found = trainer.scorer.batch, defaultdict(list)
 
@@ -99,8 +105,8 @@ def watch(trainer: AlignOPSDTrainer) -> dict[int, list[float]]:
 
 
 def run(address: str, folder: Path, given: argparse.Namespace, ahead: int) -> dict[str, Any]:
-    trainer = make(folder / str(ahead), given)
-    to_server(trainer, address, folder / "pushed", ahead)
+    trainer = make(folder / str(ahead), given, address, ahead)
+    trainer.folder = folder / "pushed"
     found = watch(trainer)
     trainer.train()
     lines = [entry for entry in trainer.state.log_history if "loss" in entry]

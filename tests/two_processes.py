@@ -29,7 +29,7 @@ AS_ONE = {
         "max_steps": 4,
     },
     "continuous": {"method": "rlsd", "script": "seeded", "beta": 0.0, "scale_steps": True},
-    "privileged": {"privileged_siblings": 2, "teacher_model_kind": "ema", "num_iterations": 2, "max_steps": 4},
+    "privileged": {"privileged_siblings": 2, "teacher_model_kind": "base", "num_iterations": 2, "max_steps": 4},
 }
 """Runs that one process must equal."""
 

@@ -95,7 +95,7 @@ def estimate(
     model, whole = shape.parameters * loaded.weight_bytes, loaded.trained_share == 1.0
     trained = shape.parameters * loaded.trained_share * loaded.trained_bytes  # with an adapter, the adapter's
     referenced, kind = args.beta != 0.0 and whole, args.teacher_model_kind
-    copied = teaches and (kind == "ema" or (kind == "base" and (args.sync_ref_model or not referenced)))
+    copied = teaches and kind == "base" and (args.sync_ref_model or not referenced)
     gathers = launch.weight_shards > 1
     parts = {
         "weights": (trained if whole else model + trained) / launch.weight_shards,

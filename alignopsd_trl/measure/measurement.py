@@ -22,12 +22,12 @@ from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import NotKept, decoded, encoded
-from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
 from alignopsd_trl.measure.setup import Session
 from alignopsd_trl.measure.table import CREDIT, turn_table
-from alignopsd_trl.measure.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import checked_credit, grpo
+from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError, play_groups, take_rollouts
+from alignopsd_trl.rollout.monte_carlo.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.runs.configuration import differences
 from alignopsd_trl.turns import Trajectory, TurnBatch
 

@@ -31,6 +31,7 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player, make_player
 from alignopsd_trl.rollout.prompting import no_skills
@@ -42,7 +43,6 @@ from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Forwards
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.phases import Phases
-from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import TurnBatch
 
 

@@ -25,16 +25,16 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.values import json_mapping
-from alignopsd_trl.measure.mc_rollouts import play_groups
 from alignopsd_trl.measure.measurement import GAPS, Cache, Measurement, cpu_seconds, measured
 from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.ranking import EVERYTHING, REFERENCE, Advice, Standing, Success, advise, rank, successes
 from alignopsd_trl.measure.report import markdown
 from alignopsd_trl.measure.setup import Session, own_bank, prepare
 from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
-from alignopsd_trl.measure.tree import outcome
 from alignopsd_trl.methods import Method
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
+from alignopsd_trl.rollout.monte_carlo.rollouts import play_groups
+from alignopsd_trl.rollout.monte_carlo.tree import outcome
 from alignopsd_trl.turns import Trajectory
 
 UNSKILLED = ("grpo", "gigpo", "hgpo", "graphgpo", "gagpo")

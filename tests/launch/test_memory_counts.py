@@ -92,7 +92,6 @@ def _facts(folder: Path, name: str, gpu: float, model: dict, options: dict, laun
             ("7b", {}, {"beta": 0.1}, "weights 28.4, gradients 28.4, optimizer 56.7, reference 28.4, activations"),
             ("7b", {}, {"teacher_model_kind": "base"}, "optimizer 56.7, teacher 28.4, activations"),
             ("7b", {}, {"teacher_model_kind": "base", "beta": 0.1}, "optimizer 56.7, reference 28.4, activations"),
-            ("7b", {}, {"teacher_model_kind": "ema", "beta": 0.1}, "reference 28.4, teacher 28.4, activations"),
             ("7b", {}, {"teacher_model_kind": "base", "method": "grpo"}, "optimizer 56.7, activations"),
             (
                 "3b",

@@ -243,7 +243,6 @@ def test_a_response_without_its_thinking(text: str, rest: str) -> None:
         ({"loss_type": "vespo"}, "merge_rows=True would change what loss_type='vespo' sums over"),
         ({"importance_sampling_level": "sequence"}, "importance_sampling_level='sequence'.*set merge_rows=False"),
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5"),
-        ({"fidelity_every": 2}, "fidelity_every=2 replays actions"),
     ],
 )
 def test_what_does_not_go_together_is_named(tmp_path: Path, options: dict, message: str) -> None:

@@ -57,7 +57,6 @@ def test_engine_options_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (COLOCATE | {"vllm_max_num_seqs": 0}, "must be greater than 0"),
         (COLOCATE | {"vllm_max_num_batched_tokens": 100}, "set it to 256 or more"),
         (COLOCATE | {"vllm_max_model_length": 100}, "set it to 140"),
-        (COLOCATE | {"continuous_play": True, "vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2"),
         (COLOCATE | {"vllm_max_model_length": 140, "teacher_max_completion_length": 40}, "set it to 168"),
     ],
 )
