@@ -69,15 +69,6 @@ OTHERS_OF_GENERATION = {
 }
 """Names that ``generation_kwargs`` may not give, and the fields that say the same."""
 
-_COLOCATED = (
-    {"use_vllm": True, "vllm_mode": "colocate"},
-    "is read by a colocated vLLM only (else give it to `vllm serve`)",
-)
-NEEDS: dict[str, tuple[dict[str, Any], str]] = {
-    **dict.fromkeys(("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"), _COLOCATED),
-}
-"""The values of other fields that a field needs where it is set, and why."""
-
 
 def has_bfloat16() -> bool:
     """Returns whether this machine has a GPU that computes in bfloat16 itself; a T4 emulates it."""
@@ -172,16 +163,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         60.0,
         "Seconds for one call of an environment or a skill function; an episode that outlasts it ends as an error.",
     )
-    save_trajectories: bool = option(True, "Write trajectories with credit traces as parquet under output_dir.")
-    record_tokens: bool = option(
-        True,
-        "Record the text of each response token and, of methods with a teacher, its gaps as float16: for "
-        "the viewer and the analyses; docs/runs.md says how many bytes that takes.",
-    )
-    tracked_trajectories: Count = option(
-        4,
-        "Siblings of one task that wandb, trackio or tensorboard (report_to) get every round as a table of "
-        "turns with their credit, at most; 0: none.",
+    save_trajectories: bool = option(
+        True, "Write trajectories with credit traces and tokens as parquet under output_dir."
     )
 
     max_failed_share: Share = option(
@@ -197,12 +180,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     # Memory
-    rows_per_forward: PositiveCount = option(64, "Turn rows per forward and backward of the update, at most.")
     tokens_per_forward: PositiveCount = option(
-        16384, "Padded tokens per forward and backward of the update, at most; bounds its memory."
-    )
-    scoring_tokens: PositiveCount = option(
-        32768, "Padded tokens per forward when responses are scored without gradient."
+        16384,
+        "Padded tokens of one forward, at most, in scoring and in the update, whose memory it bounds.",
     )
     kv_memory_share: Share = option(
         0.5,
@@ -237,18 +217,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     # Sampling with a colocated vLLM
-    vllm_max_num_seqs: PositiveCount | None = option(
-        None,
-        "Responses that a colocated vLLM samples at once, at most; fewer where its cache is full. None: "
-        "256, or the trajectories that share an engine if they are more.",
-    )
-    vllm_max_num_batched_tokens: int | None = option(
-        None, "Tokens of one step of a colocated vLLM; longer prompts are read in pieces. None: 8192."
-    )
     vllm_engine_options: dict[str, Any] | str | None = option(
         None,
-        "Further options of a colocated vLLM's engine, as JSON, over all others, e.g. "
-        '\'{"dtype": "float16", "enforce_eager": true}\'.',
+        "Options of a colocated vLLM's engine, as JSON, over all others, e.g. "
+        '\'{"max_num_seqs": 64, "dtype": "float16"}\'.',
     )
 
     # Outcome advantage
@@ -318,12 +290,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         for name, (only, why) in ONLY.items():
             if (value := getattr(self, name)) not in (only, None):
                 raise ValueError(f"{name}={value!r} {why}; set {name}={only!r}")
-        for name, (needed, why) in NEEDS.items():
-            wrong = {other: value for other, value in needed.items() if getattr(self, other) != value}
-            if wrong and (value := getattr(self, name)) not in (None, False, 0):
-                found = ", ".join(f"{other}={getattr(self, other)!r}" for other in wrong)
-                remedy = ", ".join(f"{other}={value!r}" for other, value in wrong.items())
-                raise ValueError(f"{name}={value!r} {why}, but {found}; set {remedy}")
+        if self.vllm_engine_options and not (self.use_vllm and self.vllm_mode == "colocate"):
+            raise ValueError(
+                f"vllm_engine_options={self.vllm_engine_options!r} are read by a colocated vLLM only; set "
+                "use_vllm=True and vllm_mode='colocate', or give them to `vllm serve`"
+            )
         for name in as_mapping(self.generation_kwargs):
             if name in OTHERS_OF_GENERATION:
                 raise ValueError(f"generation_kwargs[{name!r}]: set {OTHERS_OF_GENERATION[name]} instead")
@@ -357,16 +328,20 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     def _check_engine(self) -> None:
-        tokens, sequences = self.sampler_tokens, self.sampler_sequences
+        engine = self.engine_options
+        if engine is None:
+            return
+        tokens, sequences = engine["max_num_batched_tokens"], engine["max_num_seqs"]
         if tokens < sequences:
             raise ValueError(
-                f"vllm_max_num_batched_tokens={tokens} is less than the {sequences} responses sampled at once, each of "
-                f"which takes a token a step; set it to {sequences} or more, or vllm_max_num_seqs to {tokens} or less"
+                f"vllm_engine_options: max_num_batched_tokens={tokens} is less than the {sequences} responses sampled "
+                f"at once, each of which takes a token a step; set it to {sequences} or more, or max_num_seqs to "
+                f"{tokens} or less"
             )
         window = self._longest_turn
-        if self.use_vllm and self.sampler_length < window:
+        if engine["max_model_len"] < window:
             raise ValueError(
-                f"vllm_max_model_length={self.vllm_max_model_length} can't hold a turn: max_prompt_length="
+                f"vllm_max_model_length={engine['max_model_len']} can't hold a turn: max_prompt_length="
                 f"{self.max_prompt_length} and a response make {window} tokens; set it to {window}, or leave it out"
             )
 
@@ -382,34 +357,16 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     @property
     def engine_options(self) -> dict[str, Any] | None:
-        """Returns the options of a colocated vLLM's engine that override TRL's; `None` without an engine."""
+        """Returns the options of a colocated vLLM's engine that override TRL's; `None` without an engine. TRL's limit
+        of responses sampled at once, the trajectories of a round, would make the reasoning traces of all their turns
+        wait for one another; the cache may hold fewer."""
         if not self.use_vllm or self.vllm_mode != "colocate":
             return None
-        limits = {
-            "max_num_seqs": self.sampler_sequences,
-            "max_num_batched_tokens": self.sampler_tokens,
-            "max_model_len": self.sampler_length,
-        }
-        given: Any = self.vllm_engine_options or {}  # a text was parsed at construction
-        return {**limits, **given}
-
-    @property
-    def sampler_sequences(self) -> int:
-        """Returns the limit of responses that one colocated engine samples at once. Its cache may hold fewer. TRL's own
-        rule, the trajectories of a round, would make the reasoning traces of all their turns wait for one another."""
         sharing = self.per_device_train_batch_size * self.steps_per_generation * self.vllm_tensor_parallel_size
-        return self.vllm_max_num_seqs or max(sharing, 256)
-
-    @property
-    def sampler_tokens(self) -> int:
-        """Returns the limit of tokens in one step of a colocated engine."""
-        return self.vllm_max_num_batched_tokens or max(8192, self.sampler_sequences)
-
-    @property
-    def sampler_length(self) -> int:
-        """Returns the length in tokens of the sampler's longest sequence: a prompt with a rollout's response or with a
-        privileged reasoning trace."""
-        return self.vllm_max_model_length or self._longest_turn
+        given = as_mapping(self.vllm_engine_options)
+        sequences = given.get("max_num_seqs", max(sharing, 256))
+        limits = {"max_num_seqs": sequences, "max_num_batched_tokens": max(8192, sequences)}
+        return limits | {"max_model_len": self.vllm_max_model_length or self._longest_turn} | given
 
     @property
     def _longest_turn(self) -> int:

@@ -40,8 +40,7 @@ BASE = {
     "optim": "sgd",
     "learning_rate": 0.5,
     "max_grad_norm": 1.0,
-    "scoring_tokens": 300,
-    "rows_per_forward": 3,
+    "tokens_per_forward": 300,
     "save_trajectories": True,
 }
 GENTLE = {"num_iterations": 2, "learning_rate": 0.1}

@@ -172,7 +172,7 @@ def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, pro
         )
     return (
         f"{engine.share:.1f} GiB of {gpu:.0f} (weights {engine.weights:.1f}, buffers {engine.buffers:.1f}, cache "
-        f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {args.sampler_sequences} at most)"
+        f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {engine.most} at most)"
     )
 
 

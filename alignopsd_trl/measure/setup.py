@@ -115,7 +115,7 @@ class Session:
     def score(self, batch: TurnBatch) -> torch.Tensor:
         """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts."""
         scorer = ModelScorer(self.model, self.config.temperature)
-        return scorer.own(batch, self.tokenizer.pad_token_id, self.config.scoring_tokens)
+        return scorer.own(batch, self.tokenizer.pad_token_id, self.config.tokens_per_forward)
 
     @cached_property
     def teacher(self) -> PrivilegedTeacher:
@@ -129,7 +129,7 @@ class Session:
             self.encoder,
             forwards=Forwards(
                 pad_id=self.tokenizer.pad_token_id,
-                budget=config.scoring_tokens,
+                budget=config.tokens_per_forward,
                 shared=config.share_prefixes and shares_prompts(self.model),
             ),
             gather=lambda values: values,

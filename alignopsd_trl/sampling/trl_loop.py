@@ -67,7 +67,7 @@ class OwnBackend(Backend):
             trainer.eos_token_ids,
             trainer.processing_class.pad_token_id,
             attention_of(trainer),
-            trainer.args.scoring_tokens,
+            trainer.args.tokens_per_forward,
             prefixes,
             partial(self._fitting, prefixes.limits, max_tokens) if prefixes.limits.bounds_rollout else len,
             trainer.accelerator.autocast,  # around all steps, so that weights are rounded once, not at each token
@@ -84,7 +84,7 @@ class OwnBackend(Backend):
                 policy_of(trainer),
                 trainer.processing_class.pad_token_id,
                 attention_of(trainer),
-                trainer.args.scoring_tokens,
+                trainer.args.tokens_per_forward,
                 computes_in(trainer),
                 self._limits(caches),
             )

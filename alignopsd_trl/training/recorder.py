@@ -80,7 +80,7 @@ class Recorder:
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
         self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
-        if self.config.tracked_trajectories and self.processes.process == 0:
+        if self.processes.process == 0:
             self._send(played, values)
         if self.config.save_trajectories:
             self._write(played, run_id)
@@ -98,7 +98,7 @@ class Recorder:
     def _send(self, played: Round, values: Sequence[float]) -> None:
         trace = played.credit.trace
         columns = {"credit": values} | {name: trace[name] for name in ("weight", "span") if name in trace}
-        rows = table_rows(played.trajectories, columns, played.update, self.config.tracked_trajectories)
+        rows = table_rows(played.trajectories, columns, played.update)
         trackers: Any = self.config.report_to  # a list, once a configuration is made
         send_table(rows, played.update, trackers, self.log.callbacks)
 
@@ -111,12 +111,10 @@ class Recorder:
                 show_note(note)
 
     def _write(self, played: Round, run_id: str | None) -> None:
-        tokens, step = self.config.record_tokens, played.update
-        trace = {name: kept for name, kept in played.credit.trace.items() if tokens or not name.startswith("token_")}
+        step, trace = played.update, dict(played.credit.trace)
         told = [turn.privileged_text for turn in played.batch.turns]
         trace |= {"privileged_text": told} if self.config.privileged is not None else {}
-        texts = TokenTexts(self.tokenizer) if tokens else None
-        records = turn_records(played.trajectories, step, trace, run_id, texts)
+        records = turn_records(played.trajectories, step, trace, run_id, TokenTexts(self.tokenizer))
         schema = record_schema(merge_types(gather_object([trace_types(trace)])))
         file = self._file(step)
         with full_disk_named(self.config.output_dir, file.name):

@@ -37,6 +37,7 @@ ROUNDS = 3
 CONTINUOUS = "--continuous" in FLAGS
 TEACHER: dict[str, Any] = {"teacher_model_kind": "base"} if "--base" in FLAGS else {}
 OWN = {"enable_lora": False} if "--merged" in FLAGS else {}
+WHOLE_PROMPTS = {"max_num_batched_tokens": 65536} if CONTINUOUS else {}  # on a CPU seeds need them
 MODEL, TURNS, BATCH = ("smollm2", 2, 8) if "--smollm2" in FLAGS else ("tiny", 4, 16)
 
 
@@ -47,11 +48,10 @@ def make(folder: Path) -> AlignOPSDTrainer:
         use_cpu=True,
         bf16=False,
         use_vllm=True,
-        vllm_engine_options={"dtype": "float32", "enforce_eager": True} | OWN,
+        vllm_engine_options={"dtype": "float32", "enforce_eager": True} | OWN | WHOLE_PROMPTS,
         **TEACHER,
         privileged_siblings=2 if "--siblings" in FLAGS else 0,
         vllm_enable_sleep_mode="--sleep" in FLAGS,
-        vllm_max_num_batched_tokens=65536 if CONTINUOUS else None,  # CPU: seeds need whole prompts
         method="align_opsd",
         action_filter="webshop",
         per_device_train_batch_size=BATCH,
@@ -61,8 +61,7 @@ def make(folder: Path) -> AlignOPSDTrainer:
         max_prompt_length=384,
         max_completion_length=40,
         skill_tokens=64,
-        scoring_tokens=8192,
-        rows_per_forward=32,
+        tokens_per_forward=8192,
         gradient_checkpointing=False,
         logging_steps=1,
         report_to="none",

@@ -141,7 +141,7 @@ def test_weights_are_counted_as_by_hand(name: str, model: dict, options: dict, s
 def test_engine_holds_its_weights_and_rows_as_by_hand(
     name: str, model: dict, tokens: int, weights: float | None, row: int, tmp_path: Path
 ) -> None:
-    options = {**VLLM, "vllm_gpu_memory_utilization": 0.9, "max_prompt_length": tokens - 512, "vllm_max_num_seqs": 256}
+    options = {**VLLM, "vllm_gpu_memory_utilization": 0.9, "max_prompt_length": tokens - 512}
     found = _facts(tmp_path, name, 100, model, {**options, "max_completion_length": 512})["sampler"]
     held = float(found.partition("weights ")[2].partition(",")[0])
     cache = float(found.partition("cache ")[2].partition(":")[0])
@@ -175,7 +175,7 @@ def test_engine_holds_its_weights_and_rows_as_by_hand(
 def test_awake_engine_stands_beside_what_training_keeps(
     name: str, gpu: float, model: dict, options: dict, fails: str | None, tmp_path: Path
 ) -> None:
-    small = {"tokens_per_forward": 4608, "scoring_tokens": 8192}
+    small = {"tokens_per_forward": 4608}
     found = _facts(tmp_path, name, gpu, model, {**small, **options}).get("DOES NOT FIT")
     assert found is None if fails is None else fails in found
 

@@ -324,9 +324,9 @@ def test_sampler_holds_as_many_responses_as_its_cache(tmp_path: Path) -> None:
     token = 2 * 28 * 2 * 4 * 128  # bytes of keys and values: bfloat16, layers, both, heads, channels
     assert found.sequences == int(found.cache * 2**30 / token / 4608)
     assert found.share == pytest.approx(24) and found.weights == pytest.approx(14.2, abs=0.1)
-    halved = sampler(
-        BACKBONES["7b"], AlignOPSDConfig(str(tmp_path), use_vllm=True, vllm_max_num_seqs=64, **options), 80.0
-    )
+    fewer = {"vllm_engine_options": {"max_num_seqs": 64}}
+    halved = sampler(BACKBONES["7b"], AlignOPSDConfig(str(tmp_path), use_vllm=True, **fewer, **options), 80.0)
+    assert halved is not None
     assert halved.buffers < found.buffers and halved.sequences >= found.sequences
 
 
