@@ -2,8 +2,8 @@
 
     python benchmarks/one_gpu.py                  Markdown, from the estimate of --plan; no GPU, no weights
 
-Each cell is the first of `STEPS` with which `recipes/webshop_3b.py` fits, vLLM colocated: its engine, awake, beside
-what training keeps, and training beside the engine, which may sleep.
+Each cell is the first of `STEPS` with which `alignopsd train webshop_3b` fits, vLLM colocated: its engine, awake,
+beside what training keeps, and training beside the engine, which may sleep.
 """
 
 from __future__ import annotations
