@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,15 +31,14 @@ from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.snapshot import Snapshot
 from alignopsd_trl.skills import SkillSpec
-from alignopsd_trl.skills.turn_source import SourceSpec
+from alignopsd_trl.skills.turn_source import PrivilegedError, SourceSpec
 from alignopsd_trl.training import sharing
 from alignopsd_trl.training.arguments import check_arguments, check_loaded
-from alignopsd_trl.training.checkpoints import whole_model
+from alignopsd_trl.training.checkpoints import session, whole_model
 from alignopsd_trl.training.order import EpochSampler
 from alignopsd_trl.training.parts import Parts, callbacks_of, make_parts, usual_backend
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.round import Round
-from alignopsd_trl.training.session import session
 from alignopsd_trl.training.trl_construction import made_for_turns
 from alignopsd_trl.turns import Trajectory
 
@@ -124,13 +124,14 @@ class AlignOPSDTrainer(GRPOTrainer):
             quantization=quantization_config,
             adapter=peft_config is not None,
         )
-        self.method, self.environment_factory, self.privileged = given.method, given.factory, given.privileged
-        with made_for_turns(given.args, whole=isinstance(given.model, str)):
+        run = given.run
+        self.method, self.environment_factory, self.privileged = run.method, run.factory, run.privileged
+        with made_for_turns(run.args, whole=isinstance(run.model, str)):
             super().__init__(
-                model=given.model,
+                model=run.model,
                 reward_funcs=given.reward_funcs,
-                args=given.args,
-                train_dataset=given.train_dataset,
+                args=run.args,
+                train_dataset=run.tasks,
                 eval_dataset=given.eval_dataset,
                 processing_class=processing_class,
                 callbacks=callbacks,
@@ -141,7 +142,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.processes = check_loaded(self)
         self.run_folder: RunFolder | None = None
         self.evaluations: dict[str, dict[str, Any]] = {}
-        self._hold(make_parts(self, given.skill_bank, given.encoder, given.reward_check))
+        self._hold(make_parts(self, run.skill_bank, run.encoder, given.reward_check))
 
     def _hold(self, parts: Parts) -> None:
         self.skill_bank, self.encoder, self.teacher_weights = parts.skill_bank, parts.encoder, parts.teacher_weights
@@ -191,7 +192,10 @@ class AlignOPSDTrainer(GRPOTrainer):
         trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
         replays = self.rollouts.replays(snapshot.sampler, self.method, self._round)
         self.rewards.give(inputs, trajectories, update)
-        self.texts.give(trajectories, replays.player.renderer, update)
+        if self.texts is not None:
+            give = partial(self.texts.give, trajectories, replays.player.renderer)
+            share = self.processes.together(give, PrivilegedError)
+            self.recorder.metrics("train", {"teacher/text_share": share})
         return trajectories, replays
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:

@@ -15,9 +15,9 @@ from alignopsd_trl.common.cores import use_what_is_left
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.methods import Method, get_method
+from alignopsd_trl.methods import get_method
 from alignopsd_trl.skills import CONTEXT, SkillSpec
-from alignopsd_trl.skills.turn_source import PrivilegedSource, SourceSpec, load_source
+from alignopsd_trl.skills.turn_source import SourceSpec, load_source
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.rewards import environment_reward
 from alignopsd_trl.training.trl_construction import settle
@@ -28,21 +28,12 @@ class Arguments:
     """The arguments of a trainer, checked.
 
     Attributes:
-        model: a path, a Hub id or a model.
-        privileged: gives the teacher's text of a turn; `None` where the teacher reads the skill bank.
-        factory: makes environments of this package's convention.
+        run: all that `checks` knows of; its environments, tasks and skill bank are of this package's convention.
         reward_funcs: the environment's own reward and the user's functions, whose values ``reward_check`` verifies.
     """
 
-    model: Any
-    args: AlignOPSDConfig
-    method: Method
-    privileged: PrivilegedSource | None
-    factory: Any
-    train_dataset: Any
+    run: Intended
     eval_dataset: Any
-    skill_bank: SkillSpec | None
-    encoder: Any
     reward_funcs: list[Any]
     reward_check: RewardCheck
 
@@ -82,14 +73,10 @@ def check_arguments(
     if skill_bank is None and source is None and CONTEXT in (getattr(train_dataset, "column_names", None) or ()):
         skill_bank = CONTEXT
     own, reward_check = checked_rewards(factory, reward_funcs, args), RewardCheck()
-    intended = Intended(args, method, model, train_dataset, skill_bank, encoder, factory=factory, privileged=source)
-    check(replace(intended, own_environment=not is_adapted(factory), rewards=bool(own), **more))
-    rewards = [reward_check.wrap(one) for one in (environment_reward, *own)]
-    return Arguments(
-        *(model, args, method, source, factory, train_dataset, eval_dataset, skill_bank, encoder),
-        reward_funcs=rewards,
-        reward_check=reward_check,
-    )
+    run = Intended(args, method, model, train_dataset, skill_bank, encoder, factory=factory, privileged=source)
+    run = replace(run, own_environment=not is_adapted(factory), rewards=bool(own), **more)
+    check(run)
+    return Arguments(run, eval_dataset, [reward_check.wrap(one) for one in (environment_reward, *own)], reward_check)
 
 
 def check_loaded(trainer: Any) -> ProcessGroup:

@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.files import full_disk_named, readable_as_others, replacing
+from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
@@ -28,10 +29,12 @@ from alignopsd_trl.runs.checkpoints import (
     load_state,
     save_state,
 )
-from alignopsd_trl.runs.folder import TRAIN, RunFolder
+from alignopsd_trl.runs.configuration import configuration_of
+from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.owned import begin, note
 from alignopsd_trl.runs.sizes import write_sizes
+from alignopsd_trl.skills.turn_source import PrivilegedError
 from alignopsd_trl.training.phases import Phases, Seconds
 
 if TYPE_CHECKING:
@@ -104,11 +107,14 @@ class Checkpoints(TrainerCallback):
 
     @contextlib.contextmanager
     def saved_if_down(self, update: int) -> Generator[None]:
-        """Saves the weights from before the round if its environments or its sampler are down."""
+        """Saves the weights from before the round if its environments or its sampler are down, or a teacher's text of a
+        turn can't be made."""
         try:
             yield
-        except (EnvironmentsDown, SamplerDown):
+        except (EnvironmentsDown, SamplerDown, PrivilegedError) as error:
             self.save_last(update)
+            if isinstance(error, PrivilegedError):
+                raise RunStopped(f"{error}; {last_good(self.output_dir)}") from error
             raise
 
     @contextlib.contextmanager
@@ -171,3 +177,28 @@ def whole_model(trainer: Any, output_dir: str | None, internal: bool) -> Generat
         written = [target / one.name for one in Path(place).iterdir()] if whole else []
         begin(written, TRAIN)
     note(written, TRAIN)
+
+
+@contextlib.contextmanager
+def session(trainer: Any, resume: str | bool | None) -> Generator[RunFolder]:
+    """Claims a trainer's output folder for this run alone while the context is open, and marks the run's end. A folder
+    that the trainer has already stays its owner's.
+
+    Raises:
+        RunFolderError: if the folder is in use, or holds a run that this one does not continue.
+    """
+    if trainer.run_folder is not None:
+        yield trainer.run_folder
+        return
+    args = trainer.args
+    facts = configuration_of(args, trainer.train_dataset, model=trainer.model.config._name_or_path)
+    folder = claim_together(args.output_dir, facts, resume, args.overwrite_output_dir, aside=True)
+    trainer.run_folder = folder
+    try:
+        yield folder
+        folder.end()
+        if folder.writes and any(folder.path.glob("trajectories/*.parquet")):
+            print(f"where the credit went: alignopsd view {path_as_given(folder.path)}", flush=True)
+    finally:
+        folder.release()
+        trainer.run_folder = None

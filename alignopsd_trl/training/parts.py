@@ -34,7 +34,6 @@ from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
 from alignopsd_trl.training.rewards import Rewards
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.training.scorer import Scorer
-from alignopsd_trl.training.texts import Texts
 from alignopsd_trl.training.trl_construction import initial_weights, loaded_whole
 from alignopsd_trl.training.trl_policy import TrainedPolicy, TrainerLog
 from alignopsd_trl.training.turn_rows import RowMaker
@@ -59,7 +58,7 @@ class Parts:
     samplers: Samplers
     recorder: Recorder
     rewards: Rewards
-    texts: Texts
+    texts: TurnTexts | None
     scorer: Scorer
     row_maker: RowMaker
     panels: Panels
@@ -112,7 +111,7 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
         samplers,
         recorder,
         rewards,
-        texts=Texts(_turn_texts(trainer), recorder, checkpoints),
+        texts=_turn_texts(trainer),
         scorer=Scorer(
             policy,
             PolicyScorer(trainer),
