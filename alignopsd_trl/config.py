@@ -136,9 +136,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
         "whole 'conversation' (docs/conversations.md).",
     )
-    past_thinking: Literal["template", "keep", "drop"] = option(
+    past_thinking: Literal["template", "keep"] = option(
         "template",
-        "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' does.",
+        "Thinking of earlier responses in a conversation: 'keep' it, or as the chat 'template' does.",
     )
     merge_rows: bool = option(
         True,
@@ -183,11 +183,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     tokens_per_forward: PositiveCount = option(
         16384,
         "Padded tokens of one forward, at most, in scoring and in the update, whose memory it bounds.",
-    )
-    kv_memory_share: Share = option(
-        0.5,
-        "Share of a GPU's free memory for keys and values where responses are sampled without vLLM: four "
-        "fifths for prompts that are remembered, one for the batch. On the CPU: 512 and 128 MiB.",
     )
     skip_zero_advantage: bool = option(
         True,
