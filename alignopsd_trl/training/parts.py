@@ -101,16 +101,16 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
     rewards = Rewards(policy, *functions, reward_check, rollouts, processes, log)
     drift = Drift(args, processes, recorder)
     return Parts(
-        bank,
-        encoder,
-        teacher,
-        phases,
-        checkpoints,
-        rollouts,
-        backend,
-        samplers,
-        recorder,
-        rewards,
+        skill_bank=bank,
+        encoder=encoder,
+        teacher_weights=teacher,
+        phases=phases,
+        checkpoints=checkpoints,
+        rollouts=rollouts,
+        backend=backend,
+        samplers=samplers,
+        recorder=recorder,
+        rewards=rewards,
         texts=_turn_texts(trainer),
         scorer=Scorer(
             policy,
@@ -138,18 +138,10 @@ def usual_backend(trainer: Any) -> Backend:
 def callbacks_of(parts: Parts) -> list[TrainerCallback]:
     """Returns the parts that TRL calls during a run, and the writers of its console and log."""
     args, recorder, update = parts.recorder.config, parts.recorder, parts.update
-    log = LogFile(Path(args.output_dir) / LOG_FILE)
-    seconds = SecondsOfRounds(recorder, parts.phases, args.steps_per_round)
-    own: list[TrainerCallback] = [
-        WholeRounds(args.steps_per_round),
-        seconds,
-        Lines(),
-        log,
-        parts.checkpoints,
-        update.drift,
-        update,
-    ]
-    return own + ([parts.teacher_weights] if parts.teacher_weights is not None else [])
+    shown = [Lines(), LogFile(Path(args.output_dir) / LOG_FILE)]
+    rounds = [WholeRounds(args.steps_per_round), SecondsOfRounds(recorder, parts.phases, args.steps_per_round)]
+    taught = [] if parts.teacher_weights is None else [parts.teacher_weights]
+    return [*rounds, *shown, parts.checkpoints, update.drift, update, *taught]
 
 
 def _encoder(trainer: Any, encoder: Any) -> Any:
