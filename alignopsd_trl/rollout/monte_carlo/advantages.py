@@ -13,14 +13,12 @@ from alignopsd_trl.rollout.monte_carlo.tree import Advantages, turn_advantages
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 
-def with_advantages(
-    batch: TurnBatch, trajectories: Sequence[Trajectory], replays: Replays, rollouts: int, value: str = "reward"
-) -> TurnBatch:
+def with_advantages(batch: TurnBatch, trajectories: Sequence[Trajectory], replays: Replays, rollouts: int) -> TurnBatch:
     """Returns a batch with the A_MC of its turns, ``(M,)`` float64, NaN in groups whose rewards are all equal. Every
     process must make the same calls."""
     taken = counted(trajectories)
     found = np.empty(len(batch))
-    found[rows_of(taken)] = measured(replays, taken, rollouts, value).advantage
+    found[rows_of(taken)] = measured(replays, taken, rollouts, "reward").advantage
     return replace(batch, turn_advantages=torch.from_numpy(found).to(batch.task.device))
 
 
