@@ -90,9 +90,10 @@ def turn_records(
     Args:
         trajectories: all trajectories, failed ones too.
         step: training step of the rollout.
-        trace: columns with a value per row of the turns' batch (`Turn.row`), for ``credit_<name>``.
+        trace: the method's columns (`Credit.trace`), each with one value for each row of the `TurnBatch`. `Turn.row` is
+            a turn's row there. Column ``name`` becomes ``credit_<name>``.
         run: id of the run.
-        texts: function of token ids that returns their texts; without it the column ``token_texts`` is empty.
+        texts: makes the text of each token id, for the column ``token_texts``; without it that column is empty.
     """
     columns = {name: _column(values) for name, values in (trace or {}).items()}
     records = []

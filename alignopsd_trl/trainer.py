@@ -180,7 +180,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                     with self._walking():
                         batch = with_advantages(batch, trajectories, replays, self.method.options.walks)
                 credit = checked_credit(self.method, batch, teacher, number)
-                rows = self.row_maker.rows(batch, credit, self.method.coefficients(number).policy)
+                rows = self.row_maker.rows(batch, credit, self.method.policy_weight)
             played = Round(number, update, trajectories, batch, credit, replays)
             self._show(played)
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
@@ -238,7 +238,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         turns."""
         if return_outputs:
             raise ValueError("AlignOPSDTrainer does not return outputs")
-        return self.update.loss(model, inputs, self.method.coefficients(self._round).auxiliary)
+        return self.update.loss(model, inputs, self.method.auxiliary_weight)
 
     # Evaluation
 

@@ -234,7 +234,7 @@ class TurnBatch:
         student_log_probs: ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` unless the
             method needs them.
         scored: ``(M,)`` bool, turns whose log-probs are computed; `None`: all. Other turns have log-probs 0, since
-            their credit does not depend on them (`Method.zero_advantage`).
+            their credit does not depend on them (`Method.weighs_outcome`).
         reference_log_probs: ``(M, L)`` float32 by the reference model; `None` where the loss has no such term.
         turn_advantages: ``(M,)`` float64 Monte Carlo advantages in units of the reward, NaN where they were not
             measured; `None` unless the method needs them.

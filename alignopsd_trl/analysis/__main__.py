@@ -23,7 +23,6 @@ GONE = {
         ("play", "--privileged"),
         "is a training round in which the teacher plays too: alignopsd train RECIPE --privileged_siblings 4",
     ),
-    **dict.fromkeys(("sheet", "agreement", "--annotations"), "is of a checkout: python -m research.annotation"),
 }
 """Commands and flags of earlier releases -> their replacements."""
 

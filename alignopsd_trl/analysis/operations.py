@@ -1,7 +1,8 @@
-"""Reads kind and object of each action from actions and observations alone, never from reasoning traces.
+"""Reduces each action to an operation, such as *take* or *purchase*, and its object.
 
-The actions' form shows the environment: WebShop (``search[..]``, ``click[..]``), Search-QA (``<search>..</search>``) or
-ALFWorld (``take apple 1 from shelf 2``). The kind of any other action is its first word.
+Both are read from actions and observations, never from reasoning traces. The form of an action tells its environment:
+WebShop (``search[..]``, ``click[..]``), Search-QA (``<search>..</search>``) or ALFWorld (``take apple 1 from shelf
+2``). The operation of any other action is its first word.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ _VERBS = ("go to", "look", "inventory")  # ALFWorld's verbs of several words, an
 
 
 class Operation(NamedTuple):
-    """Attributes: kind: such as ``"product"`` or ``"take"``; the same kind may serve different decisions. entity: its
-    object; `None` without an observed object that two rollouts could share.
+    """An operation and its object.
+
+    Attributes:
+        kind: such as ``"product"`` or ``"take"``.
+        entity: words that name the object; `None` if the action has no object that another rollout could act on too.
     """
 
     kind: str

@@ -217,11 +217,11 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
-    """Returns rows in an order in which those of each kind have equal distances, and keep their order.
+    """Reorders rows so that the rows of each kind are spread evenly over the whole. Rows of one kind keep their order.
 
     Args:
-        order: the rows.
-        kinds: the kind of each row, by its number.
+        order: numbers of rows.
+        kinds: ``kinds[row]`` is the kind of a row.
     """
     counts, seen, places = Counter(kinds[row] for row in order), Counter[Hashable](), {}
     for row in order:

@@ -48,7 +48,7 @@ class SteppingSampler(Continuous):
         self._asked = {} if asked is None else asked
 
     def instead(self, adapter: Any) -> SteppingSampler:
-        """Returns a sampler of another adapter; `None` is no adapter."""
+        """Returns a sampler that asks the engine for another adapter; `None`: for the base weights."""
         other = copy(self)
         other._adapter = adapter
         return other

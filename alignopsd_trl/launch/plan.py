@@ -159,8 +159,16 @@ def memory_facts(
 
 
 def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, prompts: float) -> str:
-    """Returns the line about the sampler's place and memory: vLLM's, or ``prompts`` GiB beside the trainer's own
-    weights."""
+    """Returns the plan's line about the sampler: where it runs, and its memory.
+
+    Args:
+        engine: vLLM on the training GPUs; `None` for a vLLM server or for sampling with the trainer's own weights.
+        gpu: GiB of a GPU.
+        prompts: GiB of keys and values where the trainer's own weights sample.
+
+    Raises:
+        ValueError: if the share of the GPU that vLLM gets can't hold its weights.
+    """
     if engine is None and args.use_vllm:
         return "on the server's GPUs"
     if engine is None:

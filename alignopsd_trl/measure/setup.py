@@ -32,9 +32,9 @@ from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.opening import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player, make_player
-from alignopsd_trl.rollout.prompting import no_skills
 from alignopsd_trl.rollout.reading import reader_for
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from alignopsd_trl.common.options import Size
 from alignopsd_trl.methods.base import Credit, Teacher
@@ -14,6 +12,9 @@ from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import belief_advantage, belief_recursion, success_rate
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
+
+if TYPE_CHECKING:
+    from alignopsd_trl.config import AlignOPSDConfig
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,9 @@ class AgentOPSD(Baseline):
     needs_student_log_probs = True
     needs_teacher = True
 
-    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """Returns no turn for ``mode="telescoping"``: outcome minus clipped prior is never exactly 0."""
-        if self.options.mode != "signed":
-            return super().zero_advantage(batch)
-        return outcome(batch, self.config).advantage == 0
+    def __init__(self, config: AlignOPSDConfig):
+        super().__init__(config)
+        self.weighs_outcome = self.options.mode == "signed"  # else outcome minus clipped prior is never exactly 0
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found = self.options, outcome(batch, self.config)

@@ -1,8 +1,6 @@
-"""The four hooks of a method, with their arguments and results.
+"""What a method is: two hooks, and what it declares that it needs.
 
 The trainer plays the rollouts, builds the `TurnBatch`, calls `assign` for credit, and adds `auxiliary` to TRL's loss.
-It knows nothing else about a method. A signal that a method does not declare is not computed, and `contract` raises if
-the method uses it.
 """
 
 from __future__ import annotations
@@ -82,58 +80,44 @@ class Credit:
     trace: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Coefficients:
-    """Weights of the two losses at one step.
-
-    Args:
-        policy: of the clipped policy loss; it multiplies the advantages.
-        auxiliary: of the auxiliary loss.
-    """
-
-    policy: float = 1.0
-    auxiliary: float = 0.0
-
-
 class Method:
-    """One row of the results table. A subclass overrides what differs from plain GRPO.
+    """One row of the results table. A subclass overrides `assign`, and `auxiliary` if it adds a loss.
 
     Args:
-        config: of the run, the only argument. The needs of an instance may depend on it.
+        config: of the run, the only argument. What an instance declares may depend on it.
 
-    Class attributes:
-
-    - **name** (`str`) -- Key of the registry and of ``--method``.
-    - **trains** (`bool`, defaults to `True`) -- Whether there is anything to train; `False`: the row only evaluates.
-    - **skills_in_rollout** (`bool`, defaults to `False`) -- The policy itself sees the skill while it plays and learns.
-    - **skills_in_evaluation** (`bool`, defaults to `False`) -- The row is evaluated with skills (the starred rows).
-    - **needs_student_log_probs** (`bool`, defaults to `False`) -- `assign` reads ``batch.student_log_probs``.
-    - **takes_student_log_probs** (`bool`, defaults to `False`) -- `assign` reads them if they were computed for another
-      reason, and works without them if they are `None`.
-    - **needs_teacher** (`bool`, defaults to `False`) -- `assign` calls `Teacher.score`, `vocabulary` or `thoughts`, so
-      there must be skills.
-    - **needs_encoder** (`bool`, defaults to `False`) -- `assign` calls `Teacher.encode`.
-    - **needs_turn_advantages** (`bool`, defaults to `False`) -- `assign` reads ``batch.turn_advantages``: the policy
-      plays Monte Carlo rollouts from the batch's states.
-
-    - **kept_logits** (`int`, defaults to `0`) -- The number of logits that targets hold at each position, for the
-      estimate of memory alone.
-    - **options** (`Any`, *optional*) -- The method's options, read from `AlignOPSDConfig.method_options`.
-
-    The use of an undeclared signal raises; see `alignopsd_trl.methods.contract`.
+    A signal that a method does not declare is not computed; its use raises (`alignopsd_trl.methods.contract`).
     """
 
     name: ClassVar[str]
+    """Key of the registry and of ``--method``."""
     trains: ClassVar[bool] = True
+    """`False`: the row only evaluates."""
     skills_in_rollout: ClassVar[bool] = False
+    """Whether the policy itself sees the skill while it plays and learns."""
     skills_in_evaluation: ClassVar[bool] = False
+    """Whether the row is evaluated with skills (the starred rows)."""
     needs_student_log_probs: bool = False
+    """Whether `assign` reads ``batch.student_log_probs``."""
     takes_student_log_probs: bool = False
+    """Whether `assign` reads them if they were computed for another reason, and works without them if they are
+    `None`."""
     needs_teacher: bool = False
+    """Whether `assign` calls `Teacher.score`, `vocabulary` or `thoughts`, so that there must be skills."""
     needs_encoder: bool = False
+    """Whether `assign` calls `Teacher.encode`."""
     needs_turn_advantages: bool = False
+    """Whether `assign` reads ``batch.turn_advantages``, from Monte Carlo rollouts that the policy plays."""
+    weighs_outcome: bool = False
+    """Whether credit only weighs GRPO's outcome advantage, so that turns where that is 0 are not scored."""
+    policy_weight: float = 1.0
+    """Coefficient of the clipped policy loss; it multiplies the advantages."""
+    auxiliary_weight: float = 0.0
+    """Coefficient of the auxiliary loss."""
     kept_logits: int = 0
+    """Logits that targets hold at each position, for the estimate of memory alone."""
     options: Any = None
+    """The method's options, read from `AlignOPSDConfig.method_options`."""
 
     def __init__(self, config: AlignOPSDConfig):
         self.config = config
@@ -141,11 +125,6 @@ class Method:
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         """Assigns token advantages. ``step`` counts rollout rounds from 0."""
         raise NotImplementedError
-
-    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """Returns the turns whose credit does not depend on the log-probs of their tokens, ``(M,)`` bool. They are not
-        scored. By default no turn."""
-        return torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)
 
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
@@ -162,7 +141,3 @@ class Method:
             ``(R, L)``.
         """
         raise NotImplementedError
-
-    def coefficients(self, step: int) -> Coefficients:
-        """Returns the weights of the losses at a rollout round."""
-        return Coefficients()

@@ -10,7 +10,7 @@ import torch
 from alignopsd_trl.common.options import as_mapping, read_options
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, imitated, outcome
+from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, imitated
 from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.turns import TurnBatch
 
@@ -45,10 +45,15 @@ def credit_of(
     trace: dict[str, torch.Tensor],
     gap: torch.Tensor | None = None,
 ) -> Credit:
-    """Makes credit from ``(M,)`` or ``(M, L)`` shaped advantages and the residual and metrics of ``found``.
+    """Makes the credit of a baseline.
 
-    The trace's column ``outcome_advantage`` is the advantage of ``found``; `checked_credit` adds the shaped one as
-    ``advantage``. ``gap``, ``(M, L)``, is recorded token by token.
+    Args:
+        found: the outcome advantage, recorded as ``outcome_advantage``, with its metrics and the residual of invalid
+            actions.
+        shaped: ``(M,)`` or ``(M, L)``, the method's own advantages. `checked_credit` records their mean over each
+            turn's tokens as ``advantage``.
+        metrics, trace: further metrics, and columns of the records.
+        gap: ``(M, L)``, recorded token by token.
     """
     residual = {} if found.residual is None else {"residual": found.residual}
     columns = {"outcome_advantage": found.advantage} | residual | trace
@@ -67,13 +72,14 @@ def step_credit(
     state: torch.Tensor,
     trace: dict[str, torch.Tensor] | None = None,
 ) -> Credit:
-    """Makes credit from advantages that compare the turns of one state. They become 0 in a task with a single rollout.
-    A metric counts the share of turns whose state occurs in another turn too.
+    """Makes the credit of a method that compares turns which start in the same state. Advantages become 0 in a task
+    with a single rollout. ``credit/shared_state_share`` is the share of turns whose state another turn has too.
 
     Args:
-        shaped: ``(M,)`` advantages of turns.
-        steps: ``(M,)`` the part of them that compares the turns of a state, for the records.
-        state: ``(M,)`` int64, the group of each turn's state.
+        shaped: ``(M,)`` the method's advantage of each turn.
+        steps: ``(M,)`` the part of it that comes from the comparison, for the records.
+        state: ``(M,)`` int64; turns of equal numbers start in the same state.
+        trace: further columns of the records, ``(M,)`` each.
     """
     shaped = imitated(batch, shaped.masked_fill(batch.groups.siblings < 2, 0.0))
     shared = torch.bincount(state)[state] > 1
@@ -88,7 +94,8 @@ def identity_scores(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
 
 
 def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
-    """Returns delta = l+ - l of the rollout snapshot, ``(M, L)`` float32, 0 for tokens that are not scored."""
+    """Returns delta, ``(M, L)`` float32: the log-prob of each token under the turn's own privileged view minus that of
+    the policy that sampled it; 0 for tokens that are not scored."""
     assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
     return (identity_scores(batch, teacher) - batch.student_log_probs) * batch.scored_mask
 
@@ -96,10 +103,3 @@ def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
 def token_mean(batch: TurnBatch, name: str, values: torch.Tensor) -> dict[str, float]:
     """Returns a metric, the mean over the scored tokens of this process; empty without any."""
     return {name: float(values[batch.scored_mask].mean())} if batch.scored_mask.any() else {}
-
-
-class WeightedAdvantage(Baseline):
-    """A baseline that multiplies the outcome advantage by weights from gaps, rollout by rollout."""
-
-    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        return outcome(batch, self.config).advantage == 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.common.options import Count, Size
-from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
+from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
 from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss
 from alignopsd_trl.methods.token_gaps import token_gaps
@@ -62,6 +62,7 @@ class Distillation(Baseline):
         super().__init__(config)
         self.compares_vocabularies = getattr(self.options, "form", None) == "vocabulary"
         self.kept_logits = self.options.vocabulary_size if self.compares_vocabularies else 0
+        self.auxiliary_weight = self.weight_of_form()
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         return self.with_teacher(super().assign(batch, teacher, step), batch, teacher)
@@ -81,6 +82,10 @@ class Distillation(Baseline):
             credit.trace |= token_gaps(batch, identity=gap)
         return credit
 
+    def weight_of_form(self) -> float:
+        """Returns the coefficient of the auxiliary loss that the options choose."""
+        return self.options.vocabulary_coefficient if self.compares_vocabularies else self.options.coefficient
+
     @property
     def gate_slope(self) -> float | None:
         """beta of the gate sigmoid(beta (l+ - l)); `None` for a loss without a gate."""
@@ -96,6 +101,3 @@ class Distillation(Baseline):
         if self.gate_slope is not None:
             return gated_loss(log_probs, teacher, self.gate_slope)
         return sampled_token_loss(log_probs, teacher, old_log_probs)
-
-    def coefficients(self, step: int) -> Coefficients:
-        return Coefficients(policy=1.0, auxiliary=self.options.coefficient)

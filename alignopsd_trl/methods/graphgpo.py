@@ -27,13 +27,13 @@ class GraphGPOOptions:
 
 @register
 class GraphGPO(Baseline):
-    """beta_E A + beta_G A^G: edges that leave the same state are compared by how near to the goal they end.
+    """beta_E A + beta_G A^G: turns that leave the same state are compared by how near to the goal they lead.
 
-    The observations of all rollouts of a task are nodes, their turns edges of length 1. R = r omega^(d + 1), with d the
-    shortest distance from the edge's end to the goal over the edges of all rollouts; A^G is R less its mean over the
-    turns that leave the state, over their deviation (``scale_rewards="none"``: not divided). A failed rollout's turn
-    that brings the goal nearer is credited for it. No skill, no teacher, no further forward pass; all of it is
-    detached.
+    The observations of all rollouts of a task are the nodes of a graph, and turns are its edges, of length 1. A turn
+    has R = r omega^(d + 1), with d the shortest distance from its end to the goal over the turns of all rollouts. A^G
+    is R minus its mean over the turns that leave the same state, divided by their deviation (``scale_rewards="none"``:
+    not divided). So a turn that brings the goal nearer is credited in a failed rollout too. No skill, no teacher, no
+    further forward pass; everything is detached.
 
     Source: GraphGPO (arXiv 2605.26684, Eq. 4 and its group statistics); omega as in a public reproduction of the
     authors' recipe. Departure: every turn with a positive reward enters the goal, with that reward as r; with one

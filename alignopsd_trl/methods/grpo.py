@@ -71,10 +71,18 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
 
 
 def imitated(batch: TurnBatch, advantage: torch.Tensor) -> torch.Tensor:
-    """Raises negative advantages ``(M,)`` to 0 in episodes that the teacher played."""
+    """Raises negative advantages ``(M,)`` to 0 in episodes that the teacher played (``privileged_siblings``): the
+    policy imitates the teacher's successes and learns nothing from its failures."""
     if batch.privileged is None:
         return advantage
     return torch.where(batch.privileged, advantage.clamp_min(0.0), advantage)
+
+
+def not_scored(method: Method, batch: TurnBatch) -> torch.Tensor:
+    """Returns the turns ``(M,)`` bool whose credit does not depend on their log-probs, as the method declares."""
+    if not method.weighs_outcome:
+        return torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)
+    return outcome(batch, method.config).advantage == 0
 
 
 @register

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from alignopsd_trl.methods.base import Coefficients
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation, VocabularyOptions
 from alignopsd_trl.methods.registry import register
 
@@ -43,8 +42,3 @@ class GRPOOPSD(Distillation):
     @property
     def gate_slope(self) -> float | None:
         return 0.0 if self.options.form == "constant_gate" else None
-
-    def coefficients(self, step: int) -> Coefficients:
-        if self.compares_vocabularies:
-            return Coefficients(auxiliary=self.options.vocabulary_coefficient)
-        return super().coefficients(step)

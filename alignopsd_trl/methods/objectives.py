@@ -45,10 +45,10 @@ def gated_loss(log_probs: torch.Tensor, teacher: torch.Tensor, beta: float) -> t
 
 
 def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Returns rho k3 with rho = exp(l - old), k3 = exp(-d) - 1 + d, d = l - l+, both exponents bounded.
+    """Returns rho k3 for each token: rho = exp(l - old), k3 = exp(-d) - 1 + d, d = l - l+, both exponents bounded.
 
-    The gradient runs through both factors, so that with respect to l it is rho d: the reverse-KL gradient, on- and
-    off-policy. A detached rho would give the forward-KL gradient.
+    The gradient runs through both factors. Its value with respect to l is rho d, which is the gradient of the reverse
+    KL, on- and off-policy. With a detached rho it would be that of the forward KL.
     """
     difference = log_probs - teacher
     k3 = (-difference).clamp(max=MAX_NEGATIVE_LOG_RATIO).exp() - 1 + difference

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from alignopsd_trl.common.options import Size
-from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
+from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.distillation import Distillation, VocabularyOptions
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
@@ -56,6 +56,7 @@ class OPSD(Distillation):
 
     name = "opsd"
     Options = OPSDOptions
+    policy_weight = 0.0
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         credit = Credit(torch.zeros_like(batch.policy_mask, dtype=torch.float32))
@@ -65,11 +66,11 @@ class OPSD(Distillation):
     def gate_slope(self) -> float | None:
         return self.options.gate_beta if self.options.form == "gated" else None
 
-    def coefficients(self, step: int) -> Coefficients:
+    def weight_of_form(self) -> float:
         options = self.options
         weights = {
             "sampled_token": options.sampled_coefficient,
             "gated": options.gated_coefficient,
             "vocabulary": options.vocabulary_coefficient,
         }
-        return Coefficients(policy=0.0, auxiliary=weights[options.form])
+        return weights[options.form]

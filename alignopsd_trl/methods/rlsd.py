@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from alignopsd_trl.common.options import Count, Size
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.baseline import WeightedAdvantage, credit_of, identity_gap, token_mean
+from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import mix, mixing_weight, rlsd_weight, turn_mean
 from alignopsd_trl.methods.registry import register
@@ -33,7 +33,7 @@ class RLSDOptions:
 
 
 @register
-class RLSD(WeightedAdvantage):
+class RLSD(Baseline):
     """Token advantages A ((1 - lambda) + lambda w), w = clip(exp(sgn(A) delta), 0.8, 1.2); no auxiliary loss.
 
     delta is the identity gap of the rollout snapshot, so weights are fixed for the batch; all of it is detached. The
@@ -47,6 +47,7 @@ class RLSD(WeightedAdvantage):
     name = "rlsd"
     Options = RLSDOptions
     needs_student_log_probs = True
+    weighs_outcome = True
     needs_teacher = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:

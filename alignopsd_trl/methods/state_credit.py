@@ -139,8 +139,8 @@ def grouped_values(returns: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
 def generalised_advantage(
     reward: torch.Tensor, values: torch.Tensor, groups: Groups, gamma: float, decay: float
 ) -> torch.Tensor:
-    """Returns the GAE of turns: sum of (gamma decay)^j delta_{k+j}, delta_k = r_k + gamma V_{k+1} - V_k, V = 0 after
-    the end."""
+    """Returns the generalised advantage of each turn k of a rollout, ``(M,)``: the sum over j of
+    (gamma decay)^j delta_{k+j} with delta_k = r_k + gamma V_{k+1} - V_k, and V = 0 after the rollout's end."""
     table = values.new_zeros(groups.rollouts, int(groups.position.max()) + 2 if len(values) else 1)
     table[groups.rollout, groups.position] = values
     onward = table[groups.rollout, groups.position + 1]

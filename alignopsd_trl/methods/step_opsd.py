@@ -7,7 +7,7 @@ from typing import Literal
 
 from alignopsd_trl.common.options import Count, Size
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.baseline import WeightedAdvantage, credit_of, identity_gap, token_mean
+from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import bounded_weight, equalise_steps, mix, mixing_weight, turn_mean
 from alignopsd_trl.methods.registry import register
@@ -42,7 +42,7 @@ class StepOPSDOptions:
 
 
 @register
-class StepOPSD(WeightedAdvantage):
+class StepOPSD(Baseline):
     """Step-normalised token advantages; no auxiliary loss.
 
     ``aggregate="token"``: w = clip(2 sigmoid(sgn(A) delta), 1 - alpha, 1 + alpha), A' = A ((1 - lambda) + lambda w),
@@ -60,6 +60,7 @@ class StepOPSD(WeightedAdvantage):
     name = "step_opsd"
     Options = StepOPSDOptions
     needs_student_log_probs = True
+    weighs_outcome = True
     needs_teacher = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:

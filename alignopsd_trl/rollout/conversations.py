@@ -104,8 +104,8 @@ class Conversation:
         return self._renderer.tokens(after[len(before) :], self.ids) if after.startswith(before) else None
 
     def _by_mark(self, response: list[int], said: str, end: str) -> list[int] | None:
-        """Returns the ids to append even if the template changes past responses: a mark in the response's place shows
-        where the rest begins. `None` if the mark is lost."""
+        """Returns the ids to append where the template changes past responses. The dialogue is rendered with a mark in
+        place of the response, so that the text behind the mark is what follows it. `None` if the mark is lost."""
         (message, *reply) = self._turns[-1]
         marked = [*self._turns[:-1], [{**message, "content": _MARK}, *reply]]
         before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)
@@ -121,7 +121,11 @@ class Conversation:
         return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)
 
     def shown(self, opening: View) -> Shown:
-        """Returns what the next prompt shows after the first one, which showed the view ``opening``."""
+        """Returns the dialogue so far, from which `Shown.beside` can render the next prompt again.
+
+        Args:
+            opening: the view of the first prompt.
+        """
         past = [message for turn in self._turns for message in turn]
         return Shown(opening, past, None if self._parts is None else self.ids[len(self._first) :])
 

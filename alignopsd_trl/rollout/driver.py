@@ -110,11 +110,11 @@ class Lockstep:
 
 
 class Driver:
-    """Resumes each coroutine as soon as it has the result that it awaits.
+    """Runs coroutines, such as episodes, side by side, and resumes each as soon as the result that it awaits is there.
 
     Args:
-        works: coroutines that await nothing but `result_of` futures of the samplers and queues.
-        samplers, queues: are advanced and flushed for them.
+        works: the coroutines. They await only futures of these samplers and queues, through `result_of`.
+        samplers, queues: sample responses and call environments; the driver advances the ones and flushes the others.
 
     Attributes:
         live: the number of coroutines that have not ended.
@@ -132,8 +132,8 @@ class Driver:
         self.live = len(works)
 
     def run(self) -> None:
-        """Plays for `SLICE` seconds at most, and no longer than until all coroutines have ended or wait for a sampler
-        that `waits_for_all`."""
+        """Runs the coroutines for at most `SLICE` seconds. Ends earlier where all have ended, or all that are left wait
+        for a sampler that `waits_for_all`."""
         end = time.monotonic() + SLICE
         while self.live and time.monotonic() < end:
             if self._go_on() or any([calls.flush() for calls in self._queues]):

@@ -101,3 +101,10 @@ def blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int]
         observation="",
         history_shortened=shortened,
     )
+
+
+def replayed(number: int, action: str) -> Turn:
+    """Returns a turn for an action that is played again: it has no prompt and no response."""
+    turn = blank_turn(number, "", [], [], False)
+    turn.action = action
+    return turn

@@ -1,4 +1,4 @@
-"""Plays episodes side by side. Each is one coroutine that repeats prompt, response and environment step.
+"""Plays episodes side by side. Each is one coroutine (`Player._play`) that repeats prompt, response and step.
 
 With a sampler that `waits_for_all`, the episodes of all processes take each turn as one synchronous batch. With others
 no episode waits for another. A failing environment ends its own episode only. Turns are counted here alone, so that a
@@ -8,7 +8,6 @@ turn limit means the same on every benchmark.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -19,13 +18,14 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Reply, Step, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
-from alignopsd_trl.rollout.episode import TOO_LONG, Episode, blank_turn
+from alignopsd_trl.rollout.episode import TOO_LONG, Episode, replayed
+from alignopsd_trl.rollout.opening import SkillSource, episodes_of, finish_episodes, no_skills, open_episodes
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills, skill_of
+from alignopsd_trl.rollout.prompting import Prompting
 from alignopsd_trl.rollout.prompts import Renderer
 from alignopsd_trl.rollout.reading import Reader, reader_for
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
-from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, check_prompts, episode_seed
+from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_prompts, episode_seed
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
 ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
@@ -65,11 +65,11 @@ class Player:
             win it (`Step.lost`). For callers that need the winner alone.
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
             first ones. They are trained on the ordinary prompt, so the sampler's log-probs of their turns are dropped.
-        teacher: samples these episodes; by default ``sampler``.
-        hand_over: where an engine has the weights of one of the two alone: gives it the teacher's while the context is
-            open. These episodes are then played after the others.
-        sampling_seed: part of the seed of each request, beside the episode's seeds, its number among equal ones, its
-            label in ``draws`` and the turn's number.
+        teacher: samples the privileged siblings; by default ``sampler``.
+        hand_over: context in which the engine has the teacher's weights, for an engine that holds the weights of either
+            policy or teacher. Privileged siblings are then played after the others.
+        sampling_seed: part of the seed of each request. The other parts are the episode's seeds, its number among
+            episodes of equal seeds, its label in ``draws`` and the turn's number.
         update: the number of updates before these episodes are trained on, for `Turn.staleness`.
         settings: settings of sampling that an agent's own requests must not change; another value is refused.
     """
@@ -133,9 +133,10 @@ class Player:
         """
         if self.renderer.converses and any(prefixes):
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
-        episodes = self._begin(rows, seeds, tasks, draws or [""] * len(rows))
+        draws = draws or [""] * len(rows)
+        episodes = episodes_of(rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings)
         self._first_prompts: dict[tuple[str, str], str] = {}
-        self._together(lambda: self._open(episodes))
+        self._together(lambda: open_episodes(episodes, self.environments, self.skills))
         given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
         if self.hand_over is None:
             self._drive(given, self._queues())
@@ -143,8 +144,21 @@ class Player:
             self._drive([one for one in given if not one[0].trajectory.privileged], self._queues())
             with self.hand_over():
                 self._drive([one for one in given if one[0].trajectory.privileged], self._queues())
-        self._together(lambda: self._finish(episodes))
+        self._together(lambda: finish_episodes(episodes, self.environments))
         return [episode.trajectory for episode in episodes]
+
+    async def _play(self, episode: Episode, prefix: Sequence[str], queues: Queues) -> None:
+        """Plays one opened episode to its end."""
+        for number, action in enumerate(prefix):
+            await self._step(episode, replayed(number, action), queues)
+        while episode.live and (turn := await result_of(queues.prompts.submit(episode.slot, episode))):
+            if isinstance(turn, Reply):
+                await self._pass_over(episode, turn, queues)
+                continue
+            await self._respond(episode, turn, queues)
+            await self._step(episode, turn, queues)
+            self.progress(0, 1)
+        self.progress(1, 0)
 
     def _drive(self, given: Sequence[tuple[Episode, Sequence[str]]], queues: Queues) -> None:
         """Plays episodes, each after its prefix, to their ends."""
@@ -184,23 +198,6 @@ class Player:
             other,
             BatchedCalls(self.environments.step) if worker is None else Workers(self.environments, worker),
         )
-
-    async def _play(self, episode: Episode, prefix: Sequence[str], queues: Queues) -> None:
-        """Plays one episode to its end, after its reset."""
-        for number, action in enumerate(prefix):
-            if episode.live:
-                turn = blank_turn(number, "", [], [], False)
-                turn.action = action
-                await self._step(episode, turn, queues)
-        while episode.live and (turn := await result_of(queues.prompts.submit(episode.slot, episode))):
-            if isinstance(turn, Reply):
-                await self._pass_over(episode, turn, queues)
-                continue
-            await self._respond(episode, turn, queues)
-            if episode.live:
-                await self._step(episode, turn, queues)
-            self.progress(0, 1)
-        self.progress(1, 0)
 
     def _turns(self, episodes: Sequence[Episode], sampler: Sampler) -> list[Turn | Reply | None]:
         """Returns the next turn of each episode, or why an agent's request becomes none."""
@@ -261,6 +258,9 @@ class Player:
         self._parse_action(episode, turn)
 
     async def _step(self, episode: Episode, turn: Turn, queues: Queues) -> None:
+        """Answers the environment, unless the episode has ended."""
+        if not episode.live:
+            return
         answer = self._reply(turn) if self.renderer.asks else turn.action
         if isinstance(answer, Reply) and not episode.wishes.trained:
             await self._pass_over(episode, answer, queues)
@@ -279,49 +279,6 @@ class Player:
         decode: Any = self.tokenizer.decode
         return decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _begin(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        seeds: Sequence[Seeds],
-        tasks: Sequence[str],
-        draws: Sequence[str],
-    ) -> list[Episode]:
-        seen: Counter[Any] = Counter()
-        episodes = []
-        for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
-            number, again = seen[task], seen[task, seeds[slot]]
-            sampled = episode_seed(self.sampling_seed, task, *seeds[slot], again, draws[slot])
-            privileged = number < self.privileged_siblings
-            trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[slot], privileged=privileged)
-            episodes.append(Episode(slot, trajectory, sampled))
-            seen.update([task, (task, seeds[slot])])
-        return episodes
-
-    def _task(self, trajectory: Trajectory) -> dict[str, Any]:
-        """Returns the arguments of `reset`."""
-        seeds = trajectory.seeds._asdict()
-        if not self.environments.takes_dynamics_seed:
-            del seeds["dynamics_seed"]
-        return {**seeds, **trajectory.row}
-
-    def _open(self, episodes: Sequence[Episode]) -> None:
-        openings = self.environments.reset(range(len(episodes)), [self._task(one.trajectory) for one in episodes])
-        if not self.environments.openings_may_differ:
-            names, about = [one.trajectory.task for one in episodes], self.environments
-            check_openings(openings, names, about.name, about.sibling_advice)
-        known: dict[tuple[Any, ...], Any] = {}  # a function of the user's might tell siblings different texts
-        for episode, opening in zip(episodes, openings, strict=True):
-            if isinstance(opening, Failure):
-                episode.fail(opening, self.environments.name)
-                continue
-            asked = episode.trajectory.task, opening.task_text, opening.task_key, opening.data_source
-            if asked not in known or not getattr(self.skills, "is_users", False):
-                known[asked] = skill_of(self.skills, opening, episode.trajectory.row, self.environments.limited)
-            if isinstance(skill := known[asked], Failure):
-                episode.fail(skill, self.environments.name)
-            else:
-                episode.start(opening, skill)
-
     def _parse_action(self, episode: Episode, turn: Turn) -> None:
         tools = getattr(episode.context, "tools", ())
         assert self.reader is not None, "`__post_init__` makes one"
@@ -339,16 +296,6 @@ class Player:
     def _fail(self, episode: Episode, turn: Turn, failure: Failure) -> None:
         episode.trajectory.turns.append(turn)
         episode.fail(failure, self.environments.name)
-
-    def _finish(self, episodes: Sequence[Episode]) -> None:
-        """Calls the environments' `finish`, for what is known only when an episode is over."""
-        ended = [episode for episode in episodes if not episode.trajectory.failed]
-        endings = self.environments.finish([episode.slot for episode in ended])
-        for episode, ending in zip(ended, endings, strict=True):
-            if isinstance(ending, Failure):
-                episode.fail(ending, self.environments.name)
-            elif ending is not None:
-                episode.finish(ending)
 
 
 def response_end(ids: Sequence[int], wishes: Wishes, text: Callable[[Sequence[int]], str]) -> int:

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 from jinja2 import TemplateError
 
-from alignopsd_trl.environments.base import Failure, Opening, Rendered, Reply, View
-from alignopsd_trl.environments.batch import copied, guarded, limited
+from alignopsd_trl.environments.base import Rendered, Reply, View
 from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.rollout.episode import TOO_LONG, Episode, blank_turn
 from alignopsd_trl.rollout.prompts import Fitted, Renderer, Shown, text_of
 from alignopsd_trl.turns import StopReason, Turn
-
-SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
-"""(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns
-and siblings of the task. If its attribute ``reads_row`` is true, it gets the task's dataset row as a fourth
-argument; if ``is_users`` is true, it has the environments' time limit."""
-
-
-def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
-    return "", ()
-
-
-def skill_of(
-    skills: SkillSource,
-    opening: Opening,
-    row: Mapping[str, Any],
-    limited: Callable[[Callable[[], Any]], Any] = limited,
-) -> tuple[str, tuple[str, ...]] | Failure:
-    """Returns the privileged text of a task that was reset, or a `Failure` if the user's code raised or, called through
-    ``limited``, was too slow."""
-    given = (copied(dict(row)),) if getattr(skills, "reads_row", False) else ()  # user's code may write into it
-    call = partial(skills, opening.task_text, opening.task_key, opening.data_source, *given)
-    found = limited(call) if getattr(skills, "is_users", False) else guarded(call)
-    return Failure(found.kind, f"its skill: {found.message}") if isinstance(found, Failure) else found
 
 
 @dataclass
@@ -159,7 +133,8 @@ class Prompting:
         return turns
 
     def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[Rendered, list[int]]]:
-        """Yields the ordinary prompts and their ids. Those that equal the privileged prompt are encoded already."""
+        """Yields the prompts that the policy reads, with their token ids. A prompt that equals the privileged one takes
+        the ids of that one."""
         prompts = [one.shown if self.skills_in_rollout else self.renderer.show(one.view, "") for one in fitted]
         encoded = iter(
             self.renderer.encode([prompt for prompt, one in zip(prompts, fitted, strict=True) if prompt != one.shown])

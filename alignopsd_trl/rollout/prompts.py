@@ -88,7 +88,7 @@ def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A view whose privileged prompt fits, with a prompt of it and its token ids."""
+    """A view whose history is short enough that the prompt with the skill fits, and that prompt with its token ids."""
 
     view: View
     shown: Rendered
@@ -110,7 +110,12 @@ class Shown:
     tail: Sequence[int] | None = ()
 
     def beside(self, renderer: Renderer, text: str) -> tuple[Rendered, list[int]]:
-        """Returns a prompt with the text, and the token ids that follow the prompt's own."""
+        """Renders the turn's prompt with ``text`` in its skill slot.
+
+        Returns:
+            The prompt, and token ids to append to its own: those of a conversation's later messages, unless the chat
+            template rewrote them, which then are part of the prompt.
+        """
         prompt = renderer.show(self.view, text)
         if self.tail is not None:
             return prompt, list(self.tail)
@@ -195,8 +200,8 @@ class Renderer:
         return {**as_text(message, self.marks), "role": "assistant"}
 
     def tokens(self, text: str, after: Sequence[int] = ()) -> list[int]:
-        """Tokenises a piece of rendered text as the tokenizer does in the text of the tokens ``after`` which it stands:
-        many mark the beginning of a text by a token."""
+        """Tokenises a text that follows the tokens ``after``. Alone it could get other tokens, since many tokenizers
+        mark the beginning of a text."""
         before = self.decode(after[-1:]) if after else ""
         ahead, both = (self._tokenizer(one, add_special_tokens=False)["input_ids"] for one in (before, before + text))
         if both[: len(ahead)] == ahead:

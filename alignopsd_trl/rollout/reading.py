@@ -45,8 +45,8 @@ class Reader:
     Args:
         tokenizer: of the policy.
         tags: the tags around the model's thinking.
-        freely: whether the text before a call counts as thinking in a response without these tags.
-        native: whether calls are in the format of the tokenizer's chat template.
+        freely: whether, in a response without these tags, the text before the tool call counts as thinking.
+        native: whether tool calls are in the format of the tokenizer's chat template.
 
     Raises:
         ValueError: for ``native`` with a chat template that has no tools, or whose calls have no parser.

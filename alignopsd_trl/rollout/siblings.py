@@ -12,8 +12,7 @@ from alignopsd_trl.turns import Seeds
 
 
 def episode_seeds(task_id: str, step: int, sibling: int) -> Seeds:
-    """Returns the seeds of an episode. Both are functions of task and training step; the second one also depends on the
-    sibling index."""
+    """Returns the seeds of an episode: one that all siblings of a task share at a training step, and one of its own."""
     return Seeds(episode_seed(task_id, step, 0), episode_seed(task_id, step, sibling))
 
 

@@ -74,8 +74,8 @@ class Backend(ABC):
         return len(prompts)
 
     def of_teacher(self, sampler: Any, weights: TeacherWeights) -> AnySampler:
-        """Makes the teacher's sampler from the policy's, for calls between which others may ask the policy. A
-        collective."""
+        """Makes the teacher's sampler from the policy's. Its calls and the policy's may alternate: the weights change
+        places for each call. A collective."""
         return TeacherSampler(sampler, weights.in_place)
 
     def hand_over(self, weights: TeacherWeights) -> HandOver | None:

@@ -66,8 +66,8 @@ def moved(rows: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torc
 
 
 def draw(log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
-    """Draws one token per row, ``(n,)``, from ``(n, V)`` log-probs. Random numbers go to responses in the order of
-    ``place``, whatever the order of rows."""
+    """Draws one token for each row, ``(n,)``, from log-probs ``(n, V)``. Random numbers are dealt in the order of the
+    responses' numbers, ``place``, so that a response gets the same ones whichever row it is in."""
     numbers = torch.rand(len(log_probs), dtype=torch.float64, device=log_probs.device)
     return draw_at(log_probs, numbers[place.argsort().argsort()])
 
@@ -176,7 +176,7 @@ def ends(prompt: Sequence[int], response: Sequence[int], end_ids: Sequence[int],
 
 
 def _begin(prefixes: PrefixCache, texts: Sequence[Sequence[int]], more: int) -> Rows:
-    """Makes a row that continues each text, with a cache for so many more tokens."""
+    """Makes the rows that continue the given texts, one for each, with a cache that has room for ``more`` tokens."""
     cache = prefixes.cache(texts, more)
     layer: Any = cache.layers[0]
     width, device = cache.get_seq_length(), layer.keys.device

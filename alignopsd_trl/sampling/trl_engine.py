@@ -140,8 +140,8 @@ def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def awake(trainer: Trainer) -> Generator[None]:
-    """Keeps a vLLM engine with sleep mode awake: it wakes once, takes the weights with the first generation, and sleeps
-    again at the end. TRL puts it to sleep after each call, so that every turn would push the whole policy."""
+    """Keeps a vLLM engine with sleep mode awake. It wakes once, takes the weights with the first generation, and sleeps
+    again at the end. TRL itself puts it to sleep after each call, which would push the whole policy at every turn."""
     engine: Any = getattr(trainer, "vllm_generation", None)
     if not (trainer.use_vllm and trainer.vllm_mode == "colocate" and engine.enable_sleep_mode):
         yield

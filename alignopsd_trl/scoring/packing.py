@@ -145,7 +145,8 @@ class Packed:
         return torch.cat([known, earlier & ((query == key) | path)], dim=2).unsqueeze(1)
 
     def attention_mask(self, attention: str, before: int = 0) -> torch.Tensor | None:
-        """Returns the mask for an attention implementation; `None` for plain text, whose padding comes last."""
+        """Returns the mask in the form that an attention implementation takes. `None` for rows without branches and
+        without cached tokens before them: causal attention is right there, since their padding comes last."""
         return as_attention_mask(self.mask(before), attention) if before or self.branched else None
 
 

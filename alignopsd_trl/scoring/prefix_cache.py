@@ -187,7 +187,7 @@ class PrefixCache:
             insort(self._sorted, text)
 
     def _beginning(self, text: Text) -> torch.Tensor:
-        """Returns the places of the longest cached prefix of a text."""
+        """Returns the places in the pool of the longest prefix that a text shares with a cached one."""
         place = bisect(self._sorted, text)
         lengths = {_common(text, near): near for near in self._sorted[max(place - 1, 0) : place + 1]}
         longest = max(lengths, default=0)

@@ -11,10 +11,10 @@ import torch
 
 @dataclass(frozen=True)
 class Ragged:
-    """n token sequences.
+    """n sequences of different lengths, such as token ids, without padding.
 
     Args:
-        flat: ``(sum of lengths,)`` all tokens one after another.
+        flat: ``(sum of lengths,)`` all sequences one after another.
         start, length: ``(n,)`` int64, where each sequence begins and how long it is.
     """
 

@@ -1,6 +1,7 @@
 """The privileged view of the policy: the same weights under prompts with the skill in their slot.
 
-Nothing here has gradients, and all of it uses the rollouts' snapshot. Every process must make the same calls.
+It thinks and scores without gradients, with the weights that played the rollouts. Every process must make the same
+calls.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class PrivilegedTeacher:
     states: States | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Returns log-probs ``(P, L)`` of identity and matched views; 0 for turns that are not `TurnBatch.scored`, and
-        the policy's own, if they are known, for those that are not `TurnBatch.taught`."""
+        """Returns log-probs ``(P, L)``: of the response of turn ``target[p]`` under the privileged prompt of turn
+        ``source[p]``. They are 0 for turns that are not in `TurnBatch.scored`. For turns that are not in
+        `TurnBatch.taught` they are the policy's own if these are known, so that every gap is 0."""
         source, target = source.cpu(), target.cpu()
         wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
         wanted = wanted if batch.taught is None else wanted & batch.taught.cpu()[target]

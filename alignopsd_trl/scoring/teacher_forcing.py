@@ -53,7 +53,7 @@ class ScoringModel(Protocol):
         """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
 
     def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what `shared` and `states` return, from one forward."""
+        """Returns the results of `shared` and of `states`, which one forward makes."""
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns ids and float32 values of the ``count`` largest logits, ``(n, T, count)`` each.
@@ -114,8 +114,8 @@ def score_pairs(
 
     Args:
         prompt_rows, response_rows: ``(P,)`` int64.
-        keep: receives hidden states for `largest_logits`, if they are not too many on any process (`KEPT_FROM_SCORING`)
-            and come with the scores (`Forwards.shared`).
+        keep: gets the hidden states, which `largest_logits` then needs not compute again. It gets none without
+            `Forwards.shared`, or where a process would hold too many (`KEPT_FROM_SCORING`).
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
@@ -230,7 +230,7 @@ def _distinct_pairs(
 
 
 def _scores(model: ScoringModel, rows: Packed, before: Before | None) -> torch.Tensor:
-    """``(R, T)`` float32, a score at each label's column."""
+    """Returns ``(R, T)`` float32: log-probs of the labels, each at its label's column."""
     return model.shared(rows, before).float()
 
 

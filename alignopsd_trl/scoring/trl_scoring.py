@@ -248,7 +248,8 @@ class PolicyScorer:
             yield
 
     def _adapter(self) -> AbstractContextManager:
-        """Switches a LoRA policy's adapter off for the reference, or to its frozen copy where one was passed in."""
+        """Makes a LoRA policy the reference: without its adapter, or with the adapter's frozen copy ``ref`` if there is
+        one. Changes nothing where the policy itself scores or the reference is a model of its own."""
         if not self._reference or self._trainer.ref_model is not None:
             return contextlib.nullcontext()
         model = policy_of(self._trainer)

@@ -182,7 +182,8 @@ def _ranked(items: Sequence[Any], scores: Sequence[float]) -> list[tuple[Any, fl
 
 
 def _best(ranked: list[tuple[TaskType, float]], threshold: float) -> list[TaskType]:
-    """Returns the best type that is no constraint, then the best constraints of at least ``threshold``."""
+    """Returns the best type that is no constraint, then the best `MAX_CONSTRAINTS` constraints whose score is at least
+    ``threshold``. ``ranked`` begins with the best."""
     main = [kind for kind, _ in ranked if kind.group != "constraint"]
     constraints = [kind for kind, score in ranked if kind.group == "constraint" and score >= threshold]
     return [*main[:1], *constraints[:MAX_CONSTRAINTS]]

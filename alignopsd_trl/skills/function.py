@@ -15,8 +15,9 @@ class SkillFunction:
     """Skills from a function, in place of a `SkillBank`.
 
     Args:
-        function: maps the task's text, its ``task_key`` and its ``data_source``, or the task's text and its row of the
-            dataset, to the skill block. An empty text means none. Equal tasks must get equal texts in every process.
+        function: returns the skill block of a task. It takes the task's text, its ``task_key`` and its ``data_source``,
+            or the task's text and its row of the dataset. An empty text means no skill. Equal tasks must get equal
+            texts in every process.
 
     Attributes:
         reads_row (`bool`): whether the function takes two arguments, of which the second is the row.
@@ -66,7 +67,11 @@ class SkillFunction:
 
 
 def _reads_row(function: Callable, name: str) -> bool:
-    """Returns whether a function takes two arguments, of which the second is the row, and not three."""
+    """Returns whether a function takes two arguments (the task's text and its row); `False` for one that takes three.
+
+    Raises:
+        SkillBankError: if it takes neither.
+    """
     signature = inspect.signature(function)
     for count in (3, 2):
         try:

@@ -41,10 +41,10 @@ def skill_budget(max_prompt_tokens: int) -> int:
 
 
 def render(retrieved: Retrieved, count_tokens: Callable[[str], int], budget: int) -> Rendered:
-    """Renders the skill block of a prompt: whole items within ``budget`` tokens.
+    """Renders the skill block of a prompt, from as many whole items as ``budget`` tokens hold.
 
-    Items that exceed the budget are dropped from the end: mistakes, then general skills, then type skills. The best
-    type skill always stays.
+    If all are too long, the last item is dropped until the rest fits: first mistakes, then general skills, then skills
+    of the task's type. The first of these always stays.
     """
     skills, general, mistakes = list(retrieved.skills), list(retrieved.general), list(retrieved.mistakes)
     sections: list[list[Any]] = [skills, general, mistakes]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 from alignopsd_trl.skills.loading import function_named
+from alignopsd_trl.skills.turn_examples import feedback, next_observation
 from alignopsd_trl.turns import Trajectory, Turn
 
-SHIPPED = ("next_observation", "feedback")
-"""Names of the shipped functions, each in a module of its name in this package."""
+SHIPPED = {example.__name__: example for example in (next_observation, feedback)}
 
 NAMES = ("task_text", "row", "turn", "trajectory", "siblings")
 """What a source may ask for, in the order of its positional arguments."""
@@ -65,7 +64,7 @@ def load_source(spec: SourceSpec) -> PrivilegedSource:
     if not isinstance(spec, str):
         return spec if isinstance(spec, PrivilegedSource) else PrivilegedSource(spec)
     if spec in SHIPPED:
-        return PrivilegedSource(getattr(import_module(f"alignopsd_trl.skills.{spec}"), spec), spec)
+        return PrivilegedSource(SHIPPED[spec], spec)
     module, colon, name = spec.rpartition(":")
     if not colon:
         raise PrivilegedError(f"privileged={spec!r} is unknown; use one of {', '.join(SHIPPED)}, or module:function")

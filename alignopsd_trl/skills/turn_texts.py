@@ -66,7 +66,8 @@ class TurnTexts:
 
 
 class Bounds:
-    """Makes a text as a prompt shows it: the marks of a tokenizer broken up, cut to a budget of tokens."""
+    """Makes a text safe for a prompt: breaks up the tokenizer's control tokens in it, and cuts it to a budget of
+    tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, budget: int):
         self._tokenizer, self._budget, self._marks = tokenizer, budget, marks_of(tokenizer)

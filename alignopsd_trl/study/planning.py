@@ -69,11 +69,12 @@ class Cell:
 
 
 def plan(study: Study) -> list[Cell]:
-    """Returns all cells, seed by seed, so that an interrupted study has whole seeds; sources come before the cells that
-    need them.
+    """Returns all cells in the order in which they run: all cells of the first seed, then those of the next, so that an
+    interrupted study has whole seeds. A cell that evaluates another cell's weights (`Cell.source`) comes after it.
 
     Raises:
-        StudyError: for an unknown method, an ill-placed starred line, or a setting that does not exist.
+        StudyError: for an unknown method, a setting that does not exist, or a starred line (a line that is evaluated
+            with skills) whose line without skills is missing.
     """
     _check_names(study)
     cells: dict[Path, Cell] = {}

@@ -135,7 +135,8 @@ class Checkpoints(TrainerCallback):
                 list_files(self.folder(update))
 
     def resume(self, run: RunFolder) -> None:
-        """Restores the checkpoint's state and removes files that were written after it."""
+        """Restores the state that `saving` wrote into the checkpoint from which the run resumes, and removes what the
+        run wrote after it."""
         self.run = run.id
         state = load_state(run.resume)
         self._resumed = None if run.resume is None else (run.update, Path(run.resume).name)

@@ -92,7 +92,8 @@ class Update(TrainerCallback):
             return self._chunk_loss(model, chunks[-1], auxiliary) + done
 
     def _chunks(self, rows: Rows) -> list[Rows]:
-        """Cuts sub-chunks of ``tokens_per_forward``, without the rows that add exactly 0 to loss and gradient."""
+        """Cuts the rows of a micro-batch into sub-chunks of at most ``tokens_per_forward`` tokens. Leaves out rows that
+        add exactly 0 to loss and gradient (``skip_zero_advantage``), and counts the tokens of ``taught``."""
         config, agree = self.config, self.processes.agree
         every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
         live = live_rows(rows) if config.beta == 0.0 and config.entropy_coef == 0.0 else every

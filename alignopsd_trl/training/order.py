@@ -45,7 +45,8 @@ class EpochSampler(RepeatSampler):
 
 
 def round_ends(state: Any, updates: int) -> bool:
-    """Returns whether the last update ends a round of ``updates`` updates."""
+    """Returns whether the update that was just made is the last one of its round (or of training); a round has
+    ``updates`` updates."""
     return state.global_step % updates == 0 or state.global_step >= state.max_steps
 
 

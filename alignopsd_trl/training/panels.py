@@ -68,8 +68,11 @@ class Panels:
     def metrics(
         self, rows: Sequence[Mapping[str, Any]], name: str, skills: bool, temperature: float
     ) -> dict[str, float]:
-        """Plays rows as `evaluate` does and returns the metrics of their episodes, equal on each process. `BEST` is the
-        one to choose by; it is absent with the score, which reward models do not give here."""
+        """Plays rows as `evaluate` does and returns the metrics of their episodes, equal on each process.
+
+        The metric `BEST`, for choosing a checkpoint, is the success or, where that is unknown, the score. It is absent
+        where both are: reward models score no evaluation.
+        """
         found = means(gather_object([rollout_sums(self._play(rows, name, skills, temperature, seed=0))]))
         known = [one for one in ("episodes/success", "episodes/score") if one in found]
         return {BEST: found[known[0]], **found} if known else found

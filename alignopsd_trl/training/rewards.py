@@ -81,7 +81,7 @@ class Rewards:
 
     def score(self, trajectories: Sequence[Trajectory]) -> None:
         """Sets the score of an evaluation's episodes to the sum of the reward functions, where the environment has no
-        score of its own. It is no collective: processes may have different numbers of episodes."""
+        score of its own. Each process calls it by itself: they may have different numbers of episodes."""
         if self._knows_score or not trajectories:
             return
         played, prompts, completions = self._conversations(trajectories)

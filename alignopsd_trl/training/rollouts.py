@@ -16,9 +16,9 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.opening import SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player, make_player
-from alignopsd_trl.rollout.prompting import SkillSource, no_skills
 from alignopsd_trl.rollout.reading import Reader, reader_for
 from alignopsd_trl.rollout.sampler import AnySampler, Sampler
 from alignopsd_trl.rollout.siblings import episode_seeds

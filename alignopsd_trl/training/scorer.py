@@ -14,6 +14,7 @@ from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Method
+from alignopsd_trl.methods.grpo import not_scored
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.sampling.snapshot import Snapshot
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
@@ -76,7 +77,7 @@ class Scorer:
         if self.config.mask_truncated_completions:
             kept = torch.tensor([not turn.truncated for turn in batch.turns], dtype=torch.bool)
             batch = replace(batch, policy_mask=batch.policy_mask & kept.to(self.policy.device)[:, None])
-        idle = method.zero_advantage(batch)
+        idle = not_scored(method, batch)
         if self.config.skip_zero_advantage:
             batch = replace(batch, scored=~idle)
         if not self.config.teach_solved:
@@ -111,8 +112,15 @@ class Scorer:
         among: torch.Tensor | None = None,
         prefixes: PrefixCache | None = None,
     ) -> torch.Tensor:
-        """Returns log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference; 0
-        for turns that nothing needs and for those outside ``among``, ``(M,)`` bool."""
+        """Scores responses under their own prompts.
+
+        Args:
+            reference: whether the reference scores, in place of the policy.
+            among: ``(M,)`` bool, the turns to score; by default all that something reads.
+
+        Returns:
+            Log-probs ``(M, L)``, 0 for the turns that are not scored.
+        """
         every = reference or self.trained.needs_old_log_probs or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
         wanted = wanted if among is None else wanted & among

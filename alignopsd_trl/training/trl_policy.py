@@ -182,7 +182,7 @@ class TrainedPolicy:
 
 
 class TrainerLog:
-    """TRL's log: numbers since its last line, and the table of completions."""
+    """Writes to TRL's log: numbers for its next line, and columns of its table of completions."""
 
     def __init__(self, trainer: Trainer):
         self._trainer = trainer

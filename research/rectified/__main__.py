@@ -21,21 +21,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as parquet
 import torch
 from transformers import AutoTokenizer
 
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.common.models import resolve_model
+from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.report import pooled
 from alignopsd_trl.measure.table import turns_of
 from alignopsd_trl.turns import Turn
-from research.pools import measured, short
 from research.rectified.views import Views, ask
 
 SHOWN = ("r_within", "r_praised", "r_blamed", "r_within_minus_own")
 PLACES = ("situation", "plan", "action", "marks")
 Chosen = Callable[[Views], torch.Tensor]
+
+
+def measured(folder: Path) -> np.ndarray:
+    """Which of the folder's turns have an A_MC, bool."""
+    column = parquet.read_table(folder / "turns.parquet", columns=["a_mc"])["a_mc"].to_numpy()
+    return ~np.isnan(column.astype(float))
+
+
+def short(figure: dict[str, Any]) -> str:
+    """As `Interval` is shown."""
+    return str(Interval(*(np.nan if figure[name] is None else figure[name] for name in ("value", "low", "high"))))
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

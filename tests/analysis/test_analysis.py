@@ -301,9 +301,7 @@ def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFix
         analysis.temporal(RUNS / "aligned", steps=[9])
 
 
-@pytest.mark.parametrize(
-    "name, instead", [("sheet", "python -m research.annotation"), ("sensitivity", "alignopsd study")]
-)
+@pytest.mark.parametrize("name, instead", [("play", "--privileged_siblings 4"), ("sensitivity", "alignopsd study")])
 def test_a_command_that_is_gone_says_what_to_do(name: str, instead: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([*name.split(), "run"])

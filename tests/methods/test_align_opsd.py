@@ -235,7 +235,7 @@ def test_alignment_loss_has_a_frozen_gate_and_target() -> None:
     batch, teacher = small_world()
     method = get_method("align_opsd")(config(allocation="none", auxiliary_loss="alignment", auxiliary_coefficient=0.02))
     credit = method.assign(batch, teacher, step=0)
-    assert not credit.targets["teacher"].requires_grad and method.coefficients(0).auxiliary == 0.02
+    assert not credit.targets["teacher"].requires_grad and method.auxiliary_weight == 0.02
     live = (batch.student_log_probs - 1.0).requires_grad_()
     loss = method.auxiliary(credit.targets, live, batch.student_log_probs)
     loss.sum().backward()
@@ -262,7 +262,7 @@ def test_sdar_loss_has_the_identity_teacher_and_a_live_gate() -> None:
 def test_no_auxiliary_loss_by_default() -> None:
     method = get_method("align_opsd")(config())
     credit = method.assign(*small_world(), step=0)
-    assert method.coefficients(0).auxiliary == 0.0 and not credit.targets
+    assert method.auxiliary_weight == 0.0 and not credit.targets
 
 
 def test_missing_student_log_probs_are_named() -> None:

@@ -237,12 +237,11 @@ def composite(case: dict[str, Any]) -> dict[str, Any]:
     policy = mean(clipped(live, x.old_log_probs, advantage, h["clip"], h["clip"], h["dual_clip"])[0], x.mask)
     difference = x.ref_log_probs - live
     kl = mean((difference.exp() - difference - 1).clamp(-10, 10), x.mask)
-    weights = method.coefficients(0)
     auxiliary = torch.zeros(())
-    if weights.auxiliary:
+    if method.auxiliary_weight:
         auxiliary = mean(method.auxiliary({"teacher": x.teacher_log_probs}, live, x.old_log_probs), x.mask)
-    assert (weights.policy, weights.auxiliary) == (h["policy_coefficient"], h["aux_coefficient"])
-    total = weights.policy * policy + h["kl_coefficient"] * kl + weights.auxiliary * auxiliary
+    assert (method.policy_weight, method.auxiliary_weight) == (h["policy_coefficient"], h["aux_coefficient"])
+    total = method.policy_weight * policy + h["kl_coefficient"] * kl + method.auxiliary_weight * auxiliary
     return {
         "policy_loss": policy,
         "kl_loss": kl,

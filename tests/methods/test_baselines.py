@@ -260,8 +260,8 @@ def test_contexts_and_needs(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_coefficients(name: str, options: Any, policy: float, auxiliary: float, tmp_path: Path) -> None:
-    found = method(name, tmp_path, method_options=options).coefficients(0)
-    assert (found.policy, found.auxiliary) == (policy, auxiliary)
+    found = method(name, tmp_path, method_options=options)
+    assert (found.policy_weight, found.auxiliary_weight) == (policy, auxiliary)
 
 
 @pytest.mark.parametrize("name", ["skill_grpo", *STATES, *WEIGHTED, *DISTILLED])

@@ -14,6 +14,7 @@ from fakes.tables import batch_of, config
 
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.methods.align_opsd.spans import boundary_quantile, clip_threshold, threshold_bounds
+from alignopsd_trl.methods.grpo import not_scored
 from alignopsd_trl.records import record_schema, trace_types
 from alignopsd_trl.turns import Thought, TurnBatch
 
@@ -125,7 +126,7 @@ def some_batch(
 def both_ways(batch: TurnBatch, settings, seed: int, spread: float):
     """(credit, teacher) of thinking at all turns, and of thinking where it is needed."""
     method, found = get_method("align_opsd")(settings), []
-    for scored in (None, ~method.zero_advantage(batch)):
+    for scored in (None, ~not_scored(method, batch)):
         teacher = RandomTeacher(batch, seed, spread)
         found.append((checked_credit(method, replace(batch, scored=scored), teacher, 0), teacher))
     return found
@@ -159,7 +160,7 @@ def test_credit_is_that_of_thinking_at_all_turns(changes: dict, spread: float) -
         assert len(asked) == len(set(asked)) and set(turns_of(batch, range(1 + seed % 3))) <= set(asked)
         assert torch.equal(whole.advantages, short.advantages)
         assert whole.trace["weight"] == short.trace["weight"]
-        scored = (~get_method("align_opsd")(settings).zero_advantage(batch)).nonzero().flatten().tolist()
+        scored = (~not_scored(get_method("align_opsd")(settings), batch)).nonzero().flatten().tolist()
         rows = {"divergence": turns_of(batch, range(1 + seed % 3)), "span": scored}
         rows |= dict.fromkeys(("sources", "rho", "alpha", "teacher_thinking"), rows["divergence"])
         for name, live in (rows | {"span_budget": rows["span"]}).items():
@@ -295,7 +296,7 @@ def test_processes_ask_equally_often_and_agree_with_one(dead, limits: tuple[floa
 
         def process(rank: int) -> None:
             batch = some_batch(10 + rank, dead=dead[rank])
-            batch = replace(batch, scored=~method.zero_advantage(batch) if lazy else None)
+            batch = replace(batch, scored=~not_scored(method, batch) if lazy else None)
             teacher = RandomTeacher(batch, rank, spread, world.of(rank))
             found[rank] = batch, checked_credit(method, batch, teacher, 0), teacher
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from launching import TESTS, run_script
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.slow  # a minute: before a release
 
 SCRIPT = TESTS.parent / "benchmarks" / "update_cost.py"
 
 
-@pytest.mark.parametrize("recipe", ["webshop_tiny", pytest.param("searchqa_tiny", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("recipe", ["webshop_tiny", "searchqa_tiny"])
 def test_a_round_is_recorded_replayed_and_compared(tmp_path: Path, recipe: str) -> None:
     output, recording = tmp_path / "cost.json", tmp_path / "rounds.pt"
     size = ["--recipe", recipe, "--rounds", "1", "--tasks", "2", "--repeats", "1", "--threads", "1", "--clock", "cpu"]

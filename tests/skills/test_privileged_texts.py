@@ -170,14 +170,9 @@ def test_a_prompt_made_later_is_the_one_made_at_play(tmp_path: Path, options: di
 
 
 AUXILIARY = [
-    {"method": "align_opsd"},
-    {"method": "align_opsd", "auxiliary_loss": "alignment"},
-    {"method": "align_opsd", "auxiliary_loss": "sdar"},
     {"method": "align_opsd", "auxiliary_loss": "distribution", "similarity_threshold": 0.1},
     {"method": "rlsd"},
     {"method": "sdar"},
-    {"method": "skill_sd"},
-    {"method": "grpo_opsd", "method_options": {"form": "vocabulary"}},
     {"method": "align_opsd", "history": "conversation", "max_prompt_length": 300},
 ]
 

@@ -495,16 +495,24 @@ def test_a_full_disk_ends_a_study_in_words(
     assert ended.value.code == 1 and "no room for the study's files" in said and "same command goes on" in said
 
 
+def _cells(page: str) -> list[list[str]]:
+    lines = re.sub(r"\*\*|</?u>", "", page).splitlines()
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines if line.startswith("| ")]
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_given_rows_are_rendered_and_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Path(__file__).parents[2] / "research" / "results" / "tiny" / "table1_tiny.parquet"
     shutil.copy(kept, tmp_path / "rows.parquet")
     monkeypatch.chdir(tmp_path)
     assert main([str(SHIPPED / "table1_tiny.yaml"), "--rows", str(tmp_path / "rows.parquet")]) == 0
-    published = (kept.parents[2] / "results_tiny.md").read_text(encoding="utf-8")
-    rendered = (tmp_path / "results.md").read_text(encoding="utf-8")
-    table = [line for line in rendered.splitlines() if line.startswith("| ")]
-    assert len(table) > 30 and all(line in published for line in table), "the page shows what the rows say"
+    published = _cells((kept.parents[2] / "results.md").read_text(encoding="utf-8"))
+    methods, _, rest = (tmp_path / "results.md").read_text(encoding="utf-8").partition("| minus GRPO |")
+    success = {label: cells[-2] for label, *cells in _cells(methods) if cells[-1] == "3"}
+    minus = {label: cells[-1] for label, *cells in _cells(rest.partition("## ")[0]) if label in success}
+    shown = {label: cells[:2] for label, *cells in published if label in success and len(cells) == 5}
+    assert len(success) == 12 and len(minus) == 11
+    assert shown == {label: [one, minus.get(label, "")] for label, one in success.items()}, "the page shows the rows"
     assert not (tmp_path / "outputs").exists()
 
 

@@ -1,1 +1,1 @@
-"""AlignOPSD: correspondence, rectification, spans and credit, and the method that connects them to a teacher."""
+"""AlignOPSD: a file for each stage (correspondence, rectification, spans, credit); `method` runs them."""

@@ -32,10 +32,10 @@ class DecisionStates:
     """Reasoning traces and actions of the privileged view and of the policy at M turns, with their embeddings.
 
     Args:
-        teacher, student: M of each.
-        table: ``(n, D)`` float32, one row for each distinct text that is not empty.
-        columns: ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the traces of the teacher, those of
-            the student and, if the action filter needs them, the actions of both.
+        teacher, student: the traces and actions of the M turns.
+        table: ``(n, D)`` float32 embeddings, one row for each distinct text that is not empty.
+        columns: tensors ``(M,)`` int64 that give the row of ``table`` of each turn, -1 for an empty text: first for the
+            teacher's traces, then for the student's and, if the action filter needs them, for the actions of both.
     """
 
     teacher: list[Thought]
@@ -214,7 +214,8 @@ def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def eligibility(rollout: torch.Tensor, teacher_valid: torch.Tensor, student_valid: torch.Tensor) -> torch.Tensor:
-    """The structural mask of one task (method facts C.13; a task has one data source, so there is nothing to compare).
+    """Computes which turns of one task may be matched at all (method facts C.13): turns of different rollouts whose
+    traces parsed. A task has one data source, so the paper's condition on data sources always holds.
 
     Args:
         rollout: ``(m,)`` integers.

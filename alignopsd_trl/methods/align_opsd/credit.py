@@ -133,10 +133,12 @@ def span_means(weight: torch.Tensor, tokens: torch.Tensor, span: torch.Tensor) -
 
 @dataclass(frozen=True)
 class Evidence:
-    """The teacher's agreement with the outcome at each turn.
+    """How far the teacher agrees with the outcome at each turn: it likes the tokens of a won episode, or dislikes those
+    of a lost one, more than the policy does.
 
     Args:
-        gap: ``(M,)`` float64 mean gap over the optimised tokens, 0 for a turn without any.
+        gap: ``(M,)`` float64, log-prob under the teacher minus under the policy, as a mean over the optimised tokens of
+            the turn; 0 for a turn without any.
         tokens: ``(M,)`` float64 number of optimised tokens N.
         evidence: ``(M,)`` float64, sgn(A) times the gap.
     """
@@ -273,7 +275,7 @@ def _bracket(
 
 
 def density_box(weighting: str, cap: float, band: float) -> tuple[float, float]:
-    """The clip range of the density: [0, cap] for ``"capped"`` (the paper), [1 - band, 1 + band] for ``"band"``."""
+    """Returns the clip range of the density: [0, cap] for "capped" (the paper), [1 - band, 1 + band] for "band"."""
     return (0.0, cap) if weighting == "capped" else (1.0 - band, 1.0 + band)
 
 

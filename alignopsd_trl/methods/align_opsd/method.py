@@ -28,7 +28,7 @@ from alignopsd_trl.methods.align_opsd.report import report
 from alignopsd_trl.methods.align_opsd.spans import decision_spans, random_spans, whole_rollouts
 from alignopsd_trl.methods.align_opsd.stages import Stages
 from alignopsd_trl.methods.align_opsd.thinking import match_scored
-from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher
+from alignopsd_trl.methods.base import Credit, Method, Teacher
 from alignopsd_trl.methods.baseline import identity_scores
 from alignopsd_trl.methods.grpo import OutcomeAdvantage, outcome
 from alignopsd_trl.methods.registry import register
@@ -68,6 +68,8 @@ class AlignOPSD(Method):
         self.needs_encoder = self.needs_matches or config.allocation in SPANS
         self.needs_teacher = self.needs_gap or config.auxiliary_loss == "sdar"
         self.needs_student_log_probs = self.needs_gap
+        self.weighs_outcome = not self.loss.reads_gaps
+        self.auxiliary_weight = self.loss.coefficient
         self.kept_logits = config.distribution_size if config.auxiliary_loss == "distribution" else 0
 
     @torch.no_grad()
@@ -85,20 +87,11 @@ class AlignOPSD(Method):
         advantages = token_advantages(result.advantage[:, None] * weights.by_token, batch.policy_mask, result.residual)
         return Credit(advantages, metrics, targets, trace)
 
-    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """Turns without an advantage, unless an auxiliary loss reads their gaps."""
-        if self.loss.reads_gaps:
-            return super().zero_advantage(batch)
-        return outcome(batch, self.config).advantage == 0
-
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
         """The loss of ``auxiliary_loss``, see `auxiliary`."""
         return self.loss.per_token(targets, log_probs)
-
-    def coefficients(self, step: int) -> Coefficients:
-        return Coefficients(auxiliary=self.loss.coefficient)
 
     def rectify(
         self, batch: TurnBatch, teacher: Teacher, matches: Correspondence

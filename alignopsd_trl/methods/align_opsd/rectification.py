@@ -106,10 +106,11 @@ def confidence(weights: torch.Tensor, similarity: torch.Tensor, threshold: float
 def aligned_log_probs(
     identity: torch.Tensor, matched: torch.Tensor, sources: torch.Tensor, weights: torch.Tensor, aggregation: str
 ) -> torch.Tensor:
-    """Log-probs of the mixture of matched views, token by token; the identity view where a target has none.
+    """Computes log-probs ``(M, L)`` of the mixture of each turn's matched views, token by token. A turn without matched
+    views keeps its identity view.
 
     Args:
-        identity: ``(M, L)``.
+        identity: ``(M, L)`` log-probs under the turn's own privileged prompt.
         matched: ``(P, L)``, one row for each pair in the order of ``sources[sources >= 0]``.
         aggregation: ``"probability_mixture"`` for log sum w p (the paper), ``"log_mean"`` for sum w log p.
     """
@@ -122,7 +123,8 @@ def aligned_log_probs(
 
 
 def mix_views(views: torch.Tensor, weights: torch.Tensor, aggregation: str) -> torch.Tensor:
-    """Mixes the log-probs of K views, ``(n, K, ...)``, with weights ``(n, K)``: ``(n, ...)``."""
+    """Mixes the log-probs of K views, ``(n, K, ...)``, with weights ``(n, K)``, to ``(n, ...)``: as probabilities for
+    ``"probability_mixture"``, else as log-probs."""
     weight = weights.to(views.dtype)[..., None]
     if aggregation == "probability_mixture":
         return (views + weight.log()).logsumexp(1)

@@ -130,14 +130,16 @@ def _possible(batch: TurnBatch) -> torch.Tensor:
 
 
 def _columns(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> int | None:
-    """Counts the turns of all processes, which normalise the entropy distance. `None` for other distances."""
+    """Returns the number of turns of all processes, by which the distance ``"entropy"`` is normalised. `None` for other
+    distances."""
     if options.profile_distance != "entropy":
         return None
     return _total(torch.ones_like(batch.task), teacher)
 
 
 def _shifts(batch: TurnBatch, matches: Correspondence, options: AlignOPSDOptions, columns: int | None) -> Shifts:
-    """Computes the shifts in the compared tasks. Turns of other tasks get 0, which does not count."""
+    """Computes how far each turn's profile lies from that of the turn before. Turns of tasks that were not matched get
+    0, and their shifts do not count."""
     value = torch.zeros(len(batch), dtype=torch.float64, device=batch.task.device)
     counts = torch.zeros_like(value, dtype=torch.bool)
     for task in matches.tasks:
@@ -331,9 +333,11 @@ def segment(
 
     Args:
         shifts, counts: divergence of each of the n turns against the one before, and whether it counts.
-        threshold: cuts are strictly above it; ``None`` for no threshold cuts.
-        min_span, max_span: in turns; ``max_span >= 2 * min_span - 1``, so that an over-long span has a legal cut.
-        fallback: least divergence, inclusive, of a cut inside an over-long span.
+        threshold: a turn whose shift is above it begins a span, the largest shifts first; ``None`` for no such cuts.
+        min_span, max_span: fewest and most turns of a span. ``max_span >= 2 * min_span - 1``, so that a longer span can
+            always be cut into two.
+        fallback: a span of more than ``max_span`` turns is cut at its largest shift of at least this value, or nearest
+            its middle if it has none.
     """
     above = [k for k in range(1, len(shifts)) if threshold is not None and counts[k] and shifts[k] > threshold]
     kept = _keep_apart(sorted(above, key=lambda k: (-shifts[k], k)), len(shifts), min_span)
@@ -349,10 +353,15 @@ def random_segment(
     max_span: int,
     fallback: float,
 ) -> Segmentation:
-    """Cuts at positions in random order, packed until nothing fits, then the same repair (method facts F.49).
+    """Cuts one rollout at random (method facts F.49).
 
-    ``seed`` is the base seed plus the rollout's index in (task, rollout) order: the same lengths get the same cuts at
-    every step. The other arguments are those of `segment`.
+    All positions are tried in random order. A position becomes a cut if it is ``min_span`` turns away from both ends
+    and from the cuts made before it. Spans that are still too long are then cut as in `segment`.
+
+    Args:
+        seed: base seed plus the rollout's index in (task, rollout) order, so that a rollout of the same index and
+            length gets the same cuts at every step.
+        shifts, counts, min_span, max_span, fallback: as in `segment`.
     """
     tried = list(range(min_span, len(shifts) - min_span + 1))
     random.Random(seed).shuffle(tried)

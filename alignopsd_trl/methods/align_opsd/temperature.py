@@ -29,7 +29,7 @@ def weight_std(
 
     Args:
         weight, tokens, advantage: ``(M,)``.
-        gather: ``(n,)`` of this process -> ``(N,)`` of all processes.
+        gather: function that turns values ``(n,)`` of this process into those ``(N,)`` of all processes.
     """
     counted = tokens * (advantage != 0)
     sums = torch.stack([(counted * (weight - 1.0).square()).sum(), counted.sum()])

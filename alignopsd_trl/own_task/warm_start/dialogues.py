@@ -23,8 +23,12 @@ def converses(preset: Mapping[str, Any]) -> bool:
 
 
 def dialogue(episode: PlayedEpisode, renderer: Renderer) -> tuple[dict[str, Any], int]:
-    """Returns the first prompt of an episode and the responses and replies after it as conversational columns, and the
-    number of turns that are left out since their prompt is too long."""
+    """Makes one training row of an episode, in TRL's conversational form: the first prompt, and all responses with the
+    replies between them as its completion.
+
+    Returns:
+        The row, and the number of turns at the episode's end that it leaves out because their prompt is too long.
+    """
     fitted = renderer.fit([episode.turns[0].view], [episode.skill])[0]
     if fitted is None:
         return {}, len(episode.turns)
@@ -40,11 +44,13 @@ def dialogue(episode: PlayedEpisode, renderer: Renderer) -> tuple[dict[str, Any]
 
 
 def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields rows of ``input_ids`` and ``completion_mask``, which marks the responses: one row, and another wherever
-    the chat template rewrites what was said before.
+    """Tokenises a dialogue into rows of ``input_ids`` and ``completion_mask``, which is 1 at the responses.
+
+    A dialogue is one row. A chat template that changes earlier messages (by dropping their thinking, say) makes a
+    prompt that no longer begins with the tokens so far: there another row begins.
 
     Args:
-        row: with the columns of `dialogue`.
+        row: made by `dialogue`.
         tokenizer: the policy's, whose ``eos_token`` ends a response.
         preset: the recipe's settings.
     """
