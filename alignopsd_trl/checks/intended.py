@@ -141,7 +141,7 @@ def _encoder(run: Intended) -> None:
 
 
 def _privileged(run: Intended) -> None:
-    siblings, kind = run.args.privileged_siblings, run.args.teacher_model_kind
+    siblings = run.args.privileged_siblings
     if siblings and run.method.skills_in_rollout:
         raise ValueError(
             f"privileged_siblings={siblings}: with method={run.method.name!r} all siblings read the skill; use 0"
@@ -150,11 +150,6 @@ def _privileged(run: Intended) -> None:
         raise ValueError(
             f"privileged_siblings={siblings} read a skill in their prompts, so there must be a skill_bank: pass "
             "'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or a function"
-        )
-    if run.args.rounds_ahead and kind != "live" and (siblings or run.method.needs_encoder):
-        raise ValueError(
-            f"teacher_model_kind={kind!r} asks the server with weights in place of the policy's, but with "
-            f"rounds_ahead={run.args.rounds_ahead} it plays on; use rounds_ahead=0 or teacher_model_kind='live'"
         )
 
 

@@ -42,11 +42,6 @@ UNREAD: tuple[tuple[str, Reads, str], ...] = (
     ("use_bias_correction_kl", lambda args: args.beta, "beta is 0"),
     ("ref_model_mixup_alpha ref_model_sync_steps", lambda args: args.sync_ref_model, "sync_ref_model is off"),
     ("num_completions_to_print log_unique_prompts", lambda args: args.log_completions, "log_completions is off"),
-    (
-        "teacher_update_rate teacher_sync_steps",
-        lambda args: args.teacher_model_kind == "ema",
-        "teacher_model_kind is not 'ema'",
-    ),
 )
 """Settings that change nothing, unless a run reads them; and why."""
 

@@ -222,3 +222,8 @@ def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
         places[row] = (seen[kinds[row]] + 0.5) / counts[kinds[row]]
         seen[kinds[row]] += 1
     return sorted(order, key=places.__getitem__)
+
+
+def group_means(group: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Computes ``(M,)`` the mean of the values of each entry's group."""
+    return (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]

@@ -95,7 +95,7 @@ def estimate(
     model, whole = shape.parameters * loaded.weight_bytes, loaded.trained_share == 1.0
     trained = shape.parameters * loaded.trained_share * loaded.trained_bytes  # with an adapter, the adapter's
     referenced, kind = args.beta != 0.0 and whole, args.teacher_model_kind
-    copied = teaches and (kind == "ema" or (kind == "base" and (args.sync_ref_model or not referenced)))
+    copied = teaches and kind == "base" and (args.sync_ref_model or not referenced)
     gathers = launch.weight_shards > 1
     parts = {
         "weights": (trained if whole else model + trained) / launch.weight_shards,
@@ -129,7 +129,7 @@ def _activations(shape: Backbone, args: AlignOPSDConfig, number_bytes: int) -> f
     """Returns the bytes of the boundaries of layers, and of the larger of one layer and the vocabulary head in
     the backward pass; checked on tensors without data (`tests/launch/test_memory_counts.py`)."""
     longest = args.max_prompt_length + args.max_completion_length
-    tokens = max(min(args.rows_per_forward * longest, args.tokens_per_forward // longest * longest), longest)
+    tokens = max(args.tokens_per_forward // longest * longest, longest)
     layer = tokens * (48 * shape.hidden + 12 * shape.intermediate)
     head = 8 * shape.vocabulary * shape.hidden
     kept = number_bytes * tokens * shape.hidden if args.gradient_checkpointing else layer
@@ -139,8 +139,8 @@ def _activations(shape: Backbone, args: AlignOPSDConfig, number_bytes: int) -> f
 def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
     """Returns the bytes of one layer and of the mask of packed rows: a boolean and a bfloat16 number for each pair."""
     longest = args.max_prompt_length + args.max_completion_length
-    tokens = max(args.scoring_tokens, longest)
-    return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))
+    tokens = max(args.tokens_per_forward, longest)
+    return tokens * (shape.hidden * 2 * 16 + max(args.tokens_per_forward // 4, longest) * (1 + COMPUTE_BYTES))
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,7 @@ class Sampler:
         buffers: activations of one step and the logits of all responses sampled at once.
         cache: remainder for keys and values; negative if the share is too small.
         sequences: number of full-length responses that the cache holds.
+        most: number of responses that are sampled at once.
     """
 
     share: float
@@ -160,6 +161,7 @@ class Sampler:
     buffers: float
     cache: float
     sequences: int
+    most: int
 
 
 def sampler(
@@ -174,9 +176,9 @@ def sampler(
         return None
     share, parallel = args.vllm_gpu_memory_utilization * gpu_gib, args.vllm_tensor_parallel_size
     weights = shape.parameters * served_bytes / parallel / GIB
-    logits = 3 * args.sampler_sequences * shape.vocabulary * 4
-    buffers = (logits + args.sampler_tokens * shape.hidden * 2 * 16) / GIB
+    logits = 3 * engine["max_num_seqs"] * shape.vocabulary * 4
+    buffers = (logits + engine["max_num_batched_tokens"] * shape.hidden * 2 * 16) / GIB
     cache = share - weights - buffers
-    row = shape.row(args.sampler_length) * COMPUTE_BYTES / parallel
-    sequences = int(max(cache, 0.0) * GIB / row) if row else args.sampler_sequences
-    return Sampler(share, weights, buffers, cache, sequences)
+    row = shape.row(engine["max_model_len"]) * COMPUTE_BYTES / parallel
+    sequences = int(max(cache, 0.0) * GIB / row) if row else engine["max_num_seqs"]
+    return Sampler(share, weights, buffers, cache, sequences, engine["max_num_seqs"])

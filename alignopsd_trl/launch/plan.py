@@ -19,6 +19,7 @@ from alignopsd_trl.launch.memory import Sampler, encoder_bytes, estimate, gpu_me
 from alignopsd_trl.launch.shapes import backbone, config_of, loading
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.results.card import changed_settings
+from alignopsd_trl.scoring.kv_memory import SHARE
 
 
 def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
@@ -128,7 +129,7 @@ def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float) -> 
     if engine is None and args.use_vllm:
         return "on the server's GPUs"
     if engine is None:
-        return "the trainer's own weights" + ("" if args.use_cpu else f"; {slow_sampling(args)}")
+        return "the trainer's own weights" + ("" if args.use_cpu else f"; {SLOW_SAMPLING}")
     if engine.weights > engine.share:
         raise ValueError(
             f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} of {gpu:.0f} GiB can't hold the "
@@ -136,13 +137,12 @@ def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float) -> 
         )
     return (
         f"{engine.share:.1f} GiB of {gpu:.0f} (weights {engine.weights:.1f}, buffers {engine.buffers:.1f}, cache "
-        f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {args.sampler_sequences} at most)"
+        f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {engine.most} at most)"
     )
 
 
-def slow_sampling(args: AlignOPSDConfig) -> str:
-    """Returns the advice for a GPU that samples without vLLM."""
-    return (
-        "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
-        f"{args.kv_memory_share:.0%} of what is free"
-    )
+SLOW_SAMPLING = (
+    "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
+    f"{SHARE:.0%} of what is free"
+)
+"""The advice for a GPU that samples without vLLM."""

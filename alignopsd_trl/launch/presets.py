@@ -97,7 +97,6 @@ LAPTOP: dict[str, Any] = {
     "skill_tokens": 64,
     "beta": 0.0,
     "tokens_per_forward": 4096,
-    "scoring_tokens": 4096,
     "save_rounds": 6,
     "save_total_limit": 2,
     "logging_steps": 1,
@@ -121,7 +120,6 @@ SMOLLM2: dict[str, Any] = {
     "tasks_per_round": 6,
     "eval_temperature": 1.0,  # that of rounds: at 0.4 a slight preference of the first policy decides most episodes
     "tokens_per_forward": 1024,
-    "scoring_tokens": 1024,
     "save_rounds": 1,  # a round takes half a minute or more, a checkpoint of adapters 60 MB
 }
 """Settings for SmolLM2-135M on a laptop: adapters, and steps that are large enough to be seen after two rounds.

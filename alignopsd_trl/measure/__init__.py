@@ -6,11 +6,10 @@ skills are worth.
 
 A deterministic environment can be replayed from (row, seed, actions). V(s), the value of a state, is the mean outcome
 of the policy's Monte Carlo rollouts from s. A turn's true advantage A_MC is V(next state) - V(state); after the last
-turn the outcome replaces V(next state).
+turn the outcome replaces V(next state). `rollout.monte_carlo` plays them.
 
     commands                     the command line
     setup, policy, variants      objects from names; sampling and scoring; methods and settings that share a teacher
-    tree, plan, mc_rollouts      states of a batch, number of rollouts from each, replay and play
     kept                         what was played, in a folder
     metrics                      agreement of credit and advantage with intervals
     measurement, report          ``measure --model``; its page, and several folders in one table

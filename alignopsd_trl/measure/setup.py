@@ -31,6 +31,7 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.rollout.opening import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player, make_player
@@ -43,7 +44,6 @@ from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.phases import Phases
-from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -110,11 +110,8 @@ class Session:
 
     def score(self, batch: TurnBatch) -> torch.Tensor:
         """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts."""
-        scorer, rows = ModelScorer(self.model, self.config.temperature), torch.arange(len(batch))
-        prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
-        responses = Ragged.of([turn.response_ids for turn in batch.turns])
-        forwards = Forwards(pad_id=self.tokenizer.pad_token_id, budget=self.config.scoring_tokens)
-        return score_pairs(scorer, prompts, responses, rows, rows, forwards)[:, : batch.policy_mask.size(1)]
+        scorer = ModelScorer(self.model, self.config.temperature)
+        return scorer.own(batch, self.tokenizer.pad_token_id, self.config.tokens_per_forward)
 
     @cached_property
     def teacher(self) -> PrivilegedTeacher:
@@ -128,7 +125,7 @@ class Session:
             self.encoder,
             forwards=Forwards(
                 pad_id=self.tokenizer.pad_token_id,
-                budget=config.scoring_tokens,
+                budget=config.tokens_per_forward,
                 shared=config.share_prefixes and shares_prompts(self.model),
             ),
             gather=lambda values: values,

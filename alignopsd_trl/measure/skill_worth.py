@@ -17,7 +17,7 @@ import torch
 
 from alignopsd_trl.common.statistics import for_several
 from alignopsd_trl.measure.lift import EVERYTHING, Success, successes
-from alignopsd_trl.measure.tree import outcome
+from alignopsd_trl.rollout.monte_carlo.tree import outcome
 from alignopsd_trl.rollout.opening import SkillSource, no_skills
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.siblings import episode_seed, episode_seeds

@@ -37,10 +37,7 @@ LABELS = {
 }
 """The rows' names in the paper's Table 1. A star means an evaluation with skills."""
 
-_TEACHER = (
-    *("teacher_model_kind", "teacher_update_rate", "teacher_sync_steps"),
-    *("privileged", "privileged_siblings", "privileged_rounds"),
-)
+_TEACHER = ("teacher_model_kind", "privileged", "privileged_siblings")
 METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, "num_iterations", "updates_per_round")
 """Settings that a row may have of its own. All rounds have the same size; a row chooses its steps a round. Everything
 else is protocol and the same for all rows."""

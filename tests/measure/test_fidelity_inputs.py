@@ -21,7 +21,7 @@ from alignopsd_trl.common.models import load_tokenizer
 from alignopsd_trl.environments import Suite, TaskPanel
 from alignopsd_trl.launch.evaluate import main as evaluate
 from alignopsd_trl.measure.commands import run_measure as main
-from alignopsd_trl.measure.mc_rollouts import ReplayError
+from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
 from alignopsd_trl.sampling.plain import plain_sampler
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.measure.kept import Cache
-from alignopsd_trl.measure.mc_rollouts import MCRollout
+from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
 from alignopsd_trl.rollout.prompts import Shown
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 

@@ -82,7 +82,7 @@ def whole_rollouts(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
 def random_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions) -> CutSpans:
     """Cuts every rollout at random. The arguments are those of `decision_spans`."""
     shifts = _shifts(batch, matches, options, _columns(batch, teacher, options))
-    return _cut(batch, matches, shifts, options, random_segment, count(options.random_span_seed))
+    return _cut(batch, matches, shifts, options, random_segment, count())
 
 
 @torch.no_grad()
