@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from alignopsd_trl.common.command import TRACEBACK
 from alignopsd_trl.common.options import near
 from alignopsd_trl.launch.errors import WRONG, stoppable
-from alignopsd_trl.launch.shipped import shipped_files, shipped_or
+from alignopsd_trl.launch.values import shipped_files, shipped_or
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,8 +29,6 @@ def _run(argv: list[str]) -> None:
     if argv[0] == "--files":
         print(files(argv[1:]))
         return
-    if argv[0] in RENAMED:
-        _refuse(f"alignopsd {argv[0]} is now {RENAMED[argv[0]]}")
     if argv[0] not in COMMANDS:
         _refuse(f"no command {argv[0]!r}; {near(argv[0], [*COMMANDS])}choose one of {', '.join(COMMANDS)}")
     call, _ = COMMANDS[argv[0]]
@@ -108,25 +106,14 @@ COMMANDS = {
     "evaluate": ("alignopsd_trl.launch.evaluate:command", "play a panel with a policy"),
     "measure": (
         "alignopsd_trl.measure.commands:measure",
-        "what to train with: lift of the skills, and credit of methods against Monte Carlo advantages",
+        "what to train with: lift of the skills, all or each, and credit of methods against Monte Carlo advantages",
     ),
-    "skills": ("alignopsd_trl.measure.skill_commands:skills", "what each skill of a bank is worth"),
     "study": (study, "methods x environments x seeds under one protocol"),
     "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went; several runs: compared"),
     "analyse": ("alignopsd_trl.analysis.__main__:main", "the paper's analyses of a run: a figure and its data"),
     "push": ("alignopsd_trl.results.push:main", "a finished run to the Hub"),
 }
 """Name of a subcommand -> the function that takes its arguments, or its import path; the line of ``--help``."""
-
-RENAMED = {
-    "plan": "alignopsd train RECIPE --plan",
-    "compare": "alignopsd view RUN RUN",
-    "files": "alignopsd --files",
-    "tune": "alignopsd measure RECIPE",
-    "fidelity": "alignopsd measure --model PATH --environment NAME --output FOLDER",
-    "play": "alignopsd check ENVIRONMENT --play",
-}
-"""Commands of earlier releases -> their replacements."""
 
 
 if __name__ == "__main__":

@@ -69,24 +69,6 @@ OTHERS_OF_GENERATION = {
 }
 """Names that ``generation_kwargs`` may not give, and the fields that say the same."""
 
-_SERVERS = {"use_vllm": True, "vllm_mode": "server"}
-_COLOCATED = (
-    {"use_vllm": True, "vllm_mode": "colocate"},
-    "is read by a colocated vLLM only (else give it to `vllm serve`)",
-)
-NEEDS: dict[str, tuple[dict[str, Any], str]] = {
-    "continuous_play": (
-        {"use_vllm": True},
-        "goes on with each episode by itself (use_vllm=False samples a turn of all episodes in one batch)",
-    ),
-    "rounds_ahead": (
-        {"continuous_play": True, **_SERVERS, "vllm_importance_sampling_correction": True},
-        "plays on a vLLM server, with weights that are a round old and a correction for that",
-    ),
-    **dict.fromkeys(("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"), _COLOCATED),
-}
-"""The values of other fields that a field needs where it is set, and why."""
-
 
 def has_bfloat16() -> bool:
     """Returns whether this machine has a GPU that computes in bfloat16 itself; a T4 emulates it."""
@@ -129,22 +111,15 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     # Teacher
-    teacher_model_kind: Literal["live", "base", "ema"] = option(
+    teacher_model_kind: Literal["live", "base"] = option(
         "live",
         "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
-        "round), 'base' (as it was before training) or 'ema' (an average that follows it).",
+        "round) or 'base' (as it was before training).",
     )
-    teacher_update_rate: Share = option(
-        0.05, "Share of the way that an 'ema' teacher moves towards the policy; 1 copies the policy."
-    )
-    teacher_sync_steps: PositiveCount = option(1, "Optimiser steps from one move of an 'ema' teacher to the next.")
     privileged_siblings: Count = option(
         0,
         "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
         "ordinary prompt; less than num_generations. 0: none.",
-    )
-    privileged_rounds: PositiveCount | None = option(
-        None, "Rounds with privileged siblings, from the first. None: all."
     )
     privileged: str | None = option(
         None,
@@ -161,9 +136,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
         "whole 'conversation' (docs/conversations.md).",
     )
-    past_thinking: Literal["template", "keep", "drop"] = option(
+    past_thinking: Literal["template", "keep"] = option(
         "template",
-        "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' does.",
+        "Thinking of earlier responses in a conversation: 'keep' it, or as the chat 'template' does.",
     )
     merge_rows: bool = option(
         True,
@@ -188,16 +163,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         60.0,
         "Seconds for one call of an environment or a skill function; an episode that outlasts it ends as an error.",
     )
-    save_trajectories: bool = option(True, "Write trajectories with credit traces as parquet under output_dir.")
-    record_tokens: bool = option(
-        True,
-        "Record the text of each response token and, of methods with a teacher, its gaps as float16: for "
-        "the viewer and the analyses; docs/runs.md says how many bytes that takes.",
-    )
-    tracked_trajectories: Count = option(
-        4,
-        "Siblings of one task that wandb, trackio or tensorboard (report_to) get every round as a table of "
-        "turns with their credit, at most; 0: none.",
+    save_trajectories: bool = option(
+        True, "Write trajectories with credit traces and tokens as parquet under output_dir."
     )
 
     max_failed_share: Share = option(
@@ -212,25 +179,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "shared prefixes), and stop if they are not. Later rounds only log the cheap ones.",
     )
 
-    # Fidelity of the credit
-    fidelity_every: Count = option(0, "Rounds between measurements of the credit against Monte Carlo; 0: never.")
-    fidelity_tasks: PositiveCount = option(
-        4, "Sibling groups of a process that a measurement takes, of those that differ."
-    )
-    fidelity_walks: PositiveCount = option(8, "Monte Carlo rollouts a state on average, at most.")
-
     # Memory
-    rows_per_forward: PositiveCount = option(64, "Turn rows per forward and backward of the update, at most.")
     tokens_per_forward: PositiveCount = option(
-        16384, "Padded tokens per forward and backward of the update, at most; bounds its memory."
-    )
-    scoring_tokens: PositiveCount = option(
-        32768, "Padded tokens per forward when responses are scored without gradient."
-    )
-    kv_memory_share: Share = option(
-        0.5,
-        "Share of a GPU's free memory for keys and values where responses are sampled without vLLM: four "
-        "fifths for prompts that are remembered, one for the batch. On the CPU: 512 and 128 MiB.",
+        16384,
+        "Padded tokens of one forward, at most, in scoring and in the update, whose memory it bounds.",
     )
     skip_zero_advantage: bool = option(
         True,
@@ -260,44 +212,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     # Sampling with a colocated vLLM
-    vllm_max_num_seqs: PositiveCount | None = option(
-        None,
-        "Responses that a colocated vLLM samples at once, at most; fewer where its cache is full. None: "
-        "256, or the trajectories that share an engine if they are more.",
-    )
-    vllm_max_num_batched_tokens: int | None = option(
-        None, "Tokens of one step of a colocated vLLM; longer prompts are read in pieces. None: 8192."
-    )
     vllm_engine_options: dict[str, Any] | str | None = option(
         None,
-        "Further options of a colocated vLLM's engine, as JSON, over all others, e.g. "
-        '\'{"dtype": "float16", "enforce_eager": true}\'.',
+        "Options of a colocated vLLM's engine, as JSON, over all others, e.g. "
+        '\'{"max_num_seqs": 64, "dtype": "float16"}\'.',
     )
-
-    # Synchronisation of episodes
-    continuous_play: bool = option(
-        False,
-        "Episodes do not wait for each other's responses: each process asks its vLLM engine or the server "
-        "for each turn by itself, with a seed from the episode and the turn's number.",
-    )
-
-    rounds_ahead: Literal[0, 1] = option(
-        0,
-        "1: while a round is credited and optimised, vLLM's server plays the next one, with weights that "
-        "are a round old at most (docs/experimental.md). 0: on-policy.",
-    )
-
-    # Sampling with a vLLM server
-    vllm_requests_in_flight: PositiveCount = option(
-        256, "Requests that a process has on their way to the server, at most."
-    )
-    vllm_request_tries: PositiveCount = option(
-        4, "Times that a request is sent to the server while it is well, until its episode fails."
-    )
-    vllm_request_backoff: Size = option(
-        1.0, "Seconds before the second try of a request; doubled before each further one."
-    )
-    vllm_request_timeout: Positive = option(600.0, "Seconds that one try of a request may take.")
 
     # Outcome advantage
     scale_rewards: Literal["group", "none"] = option(  # ty: ignore[incompatible-mutable-override]
@@ -331,7 +250,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         PlayOptions.of(self)  # raises for invalid tags
         self._check_conversation()
         self._check_engine()
-        self._check_servers()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields in the form that is saved, with the output folder as the user wrote it."""
@@ -339,9 +257,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     def _check_inherited(self) -> None:
         check_values(vars(self), INHERITED_RULES)
-        for name, hint in AlignOPSDConfig.__annotations__.items():
+        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, AlignOPSDConfig)]
+        for name, hint in [one for kind in kinds for one in kind.__annotations__.items()]:
             if getattr(self, name) is None and "None" not in hint:
-                default = AlignOPSDConfig.__dataclass_fields__[name].default
+                default = self.__dataclass_fields__[name].default
                 raise ValueError(f"{name}=None must have a value; leave it out for the default {default!r}")
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):
@@ -366,12 +285,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         for name, (only, why) in ONLY.items():
             if (value := getattr(self, name)) not in (only, None):
                 raise ValueError(f"{name}={value!r} {why}; set {name}={only!r}")
-        for name, (needed, why) in NEEDS.items():
-            wrong = {other: value for other, value in needed.items() if getattr(self, other) != value}
-            if wrong and (value := getattr(self, name)) not in (None, False, 0):
-                found = ", ".join(f"{other}={getattr(self, other)!r}" for other in wrong)
-                remedy = ", ".join(f"{other}={value!r}" for other, value in wrong.items())
-                raise ValueError(f"{name}={value!r} {why}, but {found}; set {remedy}")
+        if self.vllm_engine_options and not (self.use_vllm and self.vllm_mode == "colocate"):
+            raise ValueError(
+                f"vllm_engine_options={self.vllm_engine_options!r} are read by a colocated vLLM only; set "
+                "use_vllm=True and vllm_mode='colocate', or give them to `vllm serve`"
+            )
         for name in as_mapping(self.generation_kwargs):
             if name in OTHERS_OF_GENERATION:
                 raise ValueError(f"generation_kwargs[{name!r}]: set {OTHERS_OF_GENERATION[name]} instead")
@@ -394,11 +312,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def _check_conversation(self) -> None:
         if self.history == "window":
             return
-        if self.fidelity_every:
-            raise ValueError(
-                f"fidelity_every={self.fidelity_every} replays actions, which make no conversation; use "
-                "history='window' or fidelity_every=0"
-            )
         rules = {"loss_type": "vespo", "importance_sampling_level": "sequence"}
         whole = [f"{name}={value!r}" for name, value in rules.items() if getattr(self, name) == value]
         if self.off_policy_mask_threshold is not None:
@@ -409,46 +322,28 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 "row; set merge_rows=False"
             )
 
-    def _check_servers(self) -> None:
-        if self.continuous_play and not self._engines_are_apart:
-            raise ValueError(
-                "continuous_play=True needs a vLLM server, or one engine a process, but vllm_tensor_parallel_size="
-                f"{self.vllm_tensor_parallel_size}; set continuous_play=False"
-            )
-
     def _check_engine(self) -> None:
-        tokens, sequences = self.sampler_tokens, self.sampler_sequences
+        engine = self.engine_options
+        if engine is None:
+            return
+        tokens, sequences = engine["max_num_batched_tokens"], engine["max_num_seqs"]
         if tokens < sequences:
             raise ValueError(
-                f"vllm_max_num_batched_tokens={tokens} is less than the {sequences} responses sampled at once, each of "
-                f"which takes a token a step; set it to {sequences} or more, or vllm_max_num_seqs to {tokens} or less"
+                f"vllm_engine_options: max_num_batched_tokens={tokens} is less than the {sequences} responses sampled "
+                f"at once, each of which takes a token a step; set it to {sequences} or more, or max_num_seqs to "
+                f"{tokens} or less"
             )
         window = self._longest_turn
-        if self.use_vllm and self.sampler_length < window:
+        if engine["max_model_len"] < window:
             raise ValueError(
-                f"vllm_max_model_length={self.vllm_max_model_length} can't hold a turn: max_prompt_length="
+                f"vllm_max_model_length={engine['max_model_len']} can't hold a turn: max_prompt_length="
                 f"{self.max_prompt_length} and a response make {window} tokens; set it to {window}, or leave it out"
             )
-
-    @property
-    def _engines_are_apart(self) -> bool:
-        """Returns whether processes sample independently; those that share an engine must call it at the same time."""
-        return self.vllm_mode == "server" or self.vllm_tensor_parallel_size == 1
-
-    @property
-    def server_address(self) -> str:
-        """Returns the address of vLLM's server."""
-        return self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}"
 
     @property
     def steps_per_round(self) -> Fraction:
         """Returns the optimiser steps of a rollout round."""
         return steps_per_round(self.steps_per_generation, self.num_iterations, self.gradient_accumulation_steps)
-
-    def privileged_in(self, number: int) -> int:
-        """Returns how many siblings of each group the teacher plays in a round, after ``number`` rounds."""
-        over = self.privileged_rounds is not None and number >= self.privileged_rounds
-        return 0 if over else self.privileged_siblings
 
     @property
     def episodes_at_once(self) -> int:
@@ -457,34 +352,16 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     @property
     def engine_options(self) -> dict[str, Any] | None:
-        """Returns the options of a colocated vLLM's engine that override TRL's; `None` without an engine."""
+        """Returns the options of a colocated vLLM's engine that override TRL's; `None` without an engine. TRL's limit
+        of responses sampled at once, the trajectories of a round, would make the reasoning traces of all their turns
+        wait for one another; the cache may hold fewer."""
         if not self.use_vllm or self.vllm_mode != "colocate":
             return None
-        limits = {
-            "max_num_seqs": self.sampler_sequences,
-            "max_num_batched_tokens": self.sampler_tokens,
-            "max_model_len": self.sampler_length,
-        }
-        given: Any = self.vllm_engine_options or {}  # a text was parsed at construction
-        return {**limits, **given}
-
-    @property
-    def sampler_sequences(self) -> int:
-        """Returns the limit of responses that one colocated engine samples at once. Its cache may hold fewer. TRL's own
-        rule, the trajectories of a round, would make the reasoning traces of all their turns wait for one another."""
         sharing = self.per_device_train_batch_size * self.steps_per_generation * self.vllm_tensor_parallel_size
-        return self.vllm_max_num_seqs or max(sharing, 256)
-
-    @property
-    def sampler_tokens(self) -> int:
-        """Returns the limit of tokens in one step of a colocated engine."""
-        return self.vllm_max_num_batched_tokens or max(8192, self.sampler_sequences)
-
-    @property
-    def sampler_length(self) -> int:
-        """Returns the length in tokens of the sampler's longest sequence: a prompt with a rollout's response or with a
-        privileged reasoning trace."""
-        return self.vllm_max_model_length or self._longest_turn
+        given = as_mapping(self.vllm_engine_options)
+        sequences = given.get("max_num_seqs", max(sharing, 256))
+        limits = {"max_num_seqs": sequences, "max_num_batched_tokens": max(8192, sequences)}
+        return limits | {"max_model_len": self.vllm_max_model_length or self._longest_turn} | given
 
     @property
     def _longest_turn(self) -> int:

@@ -60,7 +60,7 @@ SCHEMA = pa.schema(
     }.items()
 )
 """The columns of every record. A method's trace follows as ``credit_<name>``. ``token_texts`` and the trace's
-``token_*`` columns have one value per response token and are filled only with ``record_tokens``."""
+``token_*`` columns have one value per response token and are filled by training alone."""
 
 _KNOWN_COLUMNS = {
     "sources": pa.list_(_WHOLE),

@@ -1,7 +1,7 @@
 """AlignOPSDTrainer plays rounds of episodes, gives their turns credit and lets TRL update on them.
 
 It is the one class that extends TRL's trainer; `scoring.trl_trainer.OVERRIDES` lists its overrides. It delegates to
-objects that it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, `row_maker`
+parts (`training.parts`): `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, `row_maker`
 makes TRL's rows, the `recorder` records, and `checkpoints` save the run. None holds the trainer; they use its policy
 (`TrainedPolicy`).
 """
@@ -9,89 +9,43 @@ makes TRL's rows, the `recorder` records, and `checkpoints` save the run. None h
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
-from alignopsd_trl.checks.compatibility import adapted, check_rewarded, is_adapted, to_evaluate
-from alignopsd_trl.checks.intended import Intended, check
-from alignopsd_trl.checks.model_files import beyond_positions, check_architecture
-from alignopsd_trl.checks.quantised import check_quantised, settle_quantised
-from alignopsd_trl.checks.rewards import RewardCheck
-from alignopsd_trl.checks.settings import changes_nothing
-from alignopsd_trl.checks.trainer import check_tokenizer, shares_prefixes, weights_of_rewards
+from alignopsd_trl.checks.compatibility import to_evaluate
 from alignopsd_trl.common import strategies
-from alignopsd_trl.common.cores import use_what_is_left
-from alignopsd_trl.common.files import full_disk_named, plain, readable_as_others, replacing, write_text
-from alignopsd_trl.common.models import resolve_model
-from alignopsd_trl.common.options import as_mapping, path_as_given
-from alignopsd_trl.common.patched import patched
-from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
-from alignopsd_trl.experimental.server import ServerBackend
-from alignopsd_trl.methods import checked_credit, get_method
-from alignopsd_trl.results.card import model_card
-from alignopsd_trl.results.facts import trainer_results
-from alignopsd_trl.results.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
+from alignopsd_trl.methods import checked_credit
 from alignopsd_trl.results.summary import EvaluationResult
-from alignopsd_trl.rollout.opening import no_skills
-from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.reading import require_tools
-from alignopsd_trl.rollout.sampler import SamplerDown
-from alignopsd_trl.rollout.trial import check_template, notes_of
-from alignopsd_trl.runs.checkpoints import last_good
-from alignopsd_trl.runs.configuration import configuration_of
-from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, RunFolder, claim_together
-from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
-from alignopsd_trl.runs.owned import begin, note, owned
-from alignopsd_trl.runs.sizes import write_sizes
+from alignopsd_trl.rollout.monte_carlo.advantages import with_advantages
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.sampling.backend import Backend
-from alignopsd_trl.sampling.plain import tell_left_out
-from alignopsd_trl.sampling.snapshot import Samplers, Snapshot
-from alignopsd_trl.sampling.trl_engine import ColocatedBackend, EngineBackend, push_weights, sampling_options
-from alignopsd_trl.sampling.trl_loop import OwnBackend
-from alignopsd_trl.scoring.teacher import PrivilegedTeacher
-from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
-from alignopsd_trl.scoring.trl_scoring import PolicyScorer
-from alignopsd_trl.skills import CONTEXT, SkillSpec, load_skills, skill_source
-from alignopsd_trl.skills.turn_source import PrivilegedError, SourceSpec, load_source
-from alignopsd_trl.skills.turn_texts import TurnTexts
-from alignopsd_trl.training.checkpoints import Checkpoints
-from alignopsd_trl.training.console import Lines, show_note
-from alignopsd_trl.training.log import LogFile
-from alignopsd_trl.training.loss import Drift, Update
-from alignopsd_trl.training.order import EpochSampler, Upcoming, WholeRounds
-from alignopsd_trl.training.panels import Panels
-from alignopsd_trl.training.phases import Phases, Seconds, Status
-from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
-from alignopsd_trl.training.rewards import Rewards, environment_reward
+from alignopsd_trl.sampling.snapshot import Snapshot
+from alignopsd_trl.skills import SkillSpec
+from alignopsd_trl.skills.turn_source import PrivilegedError, SourceSpec
+from alignopsd_trl.training import sharing
+from alignopsd_trl.training.arguments import check_arguments, check_loaded
+from alignopsd_trl.training.checkpoints import session, whole_model
+from alignopsd_trl.training.order import EpochSampler
+from alignopsd_trl.training.parts import Parts, callbacks_of, make_parts, usual_backend
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
-from alignopsd_trl.training.round import Listener, Replays, Round
-from alignopsd_trl.training.scorer import Scorer
-from alignopsd_trl.training.trl_construction import initial_weights, loaded_whole, made_for_turns, without_noise
-from alignopsd_trl.training.trl_policy import TrainedPolicy, TrainerLog
-from alignopsd_trl.training.turn_rows import RowMaker
-from alignopsd_trl.turns import Trajectory, TurnBatch
+from alignopsd_trl.training.round import Round
+from alignopsd_trl.training.trl_construction import made_for_turns
+from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
     from alignopsd_trl.scoring.trl_trainer import Trainer as GRPOTrainer
 else:
     from trl import GRPOTrainer
-
-logger = logging.getLogger(__name__)
 
 
 class AlignOPSDTrainer(GRPOTrainer):
@@ -155,270 +109,112 @@ class AlignOPSDTrainer(GRPOTrainer):
         tools: list[Callable] | None = None,
         privileged: SourceSpec | None = None,
     ):
-        model = resolve_model(model) if isinstance(model, str) else model
-        args = args if args is not None else AlignOPSDConfig(f"{Path(str(model)).name}-AlignOPSD")
-        if not isinstance(args, AlignOPSDConfig):
-            raise TypeError(f"args must be an AlignOPSDConfig, got {type(args).__name__}")
-        if args.device.type == "cpu" and (told := use_what_is_left()):
-            show_note(told)
-        chosen = args.privileged if privileged is None else privileged
-        self.privileged = None if chosen is None else load_source(chosen)
-        args.privileged = None if self.privileged is None else self.privileged.name
-        self.method = get_method(args.method)(args)
-        self._factory, train_dataset, eval_dataset = adapted(
-            environment_factory, tools, train_dataset, eval_dataset, args
+        given = check_arguments(
+            model,
+            args,
+            environment_factory,
+            train_dataset,
+            eval_dataset,
+            skill_bank,
+            encoder,
+            reward_funcs,
+            privileged,
+            tools,
+            has_tokenizer=processing_class is not None,
+            quantization=quantization_config,
+            adapter=peft_config is not None,
         )
-        columns = getattr(train_dataset, "column_names", None) or ()
-        if skill_bank is None and chosen is None and CONTEXT in columns:
-            skill_bank = CONTEXT
-        extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-        check_rewarded(self._factory, extra)
-        args.reward_weights = weights_of_rewards(args.reward_weights, extra)
-        check(
-            Intended(
-                args,
-                self.method,
-                model,
-                train_dataset,
-                skill_bank,
-                encoder,
-                has_tokenizer=processing_class is not None,
-                own_environment=not is_adapted(self._factory),
-                rewards=bool(reward_funcs),
-                factory=self._factory,
-                privileged=self.privileged,
-                quantization=quantization_config,
-                adapter=peft_config is not None,
-            )
-        )
-        reward_check = RewardCheck()
-        with made_for_turns(args, whole=isinstance(model, str)):
+        run = given.run
+        self.method, self.environment_factory, self.privileged = run.method, run.factory, run.privileged
+        with made_for_turns(run.args, whole=isinstance(run.model, str)):
             super().__init__(
-                model=model,
-                reward_funcs=[reward_check.wrap(one) for one in (environment_reward, *extra)],
-                args=args,
-                train_dataset=train_dataset,
-                eval_dataset=eval_dataset,
+                model=run.model,
+                reward_funcs=given.reward_funcs,
+                args=run.args,
+                train_dataset=run.tasks,
+                eval_dataset=given.eval_dataset,
                 processing_class=processing_class,
                 callbacks=callbacks,
                 optimizers=optimizers,
                 quantization_config=quantization_config,
                 peft_config=peft_config,
             )
-        strategies.refuse_unproven(self.accelerator)
-        strategies.keep_output_precision(self.accelerator)
-        self.processes = ProcessGroup(self.accelerator)
-        self._check_model()
-        self._load_privileged(skill_bank, encoder)
-        self.teacher_weights = self._make_teacher_weights()
-        self._make_parts(reward_check)
-        self._add_callbacks()
-
-    def _check_model(self) -> None:
-        policy = self.accelerator.unwrap_model(self.model)
-        if self.args.disable_dropout:
-            without_noise(policy, self.ref_model)
-        settle_quantised(policy)
-        positions = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
-        told = [beyond_positions(positions, self.args), changes_nothing(self.args)]
-        if self.accelerator.is_main_process:
-            tell_left_out(policy, {**vars(self.args), **as_mapping(self.args.generation_kwargs)})
-            for text in filter(None, told):
-                show_note(text)
-        check_tokenizer(self.processing_class)
-        check_architecture(policy, self.args, self.method)
-        check_quantised(getattr(policy.config, "quantization_config", None), self.args, is_peft_model(policy))
-        if self.processes.agree(int(not weights_are_finite(self.model))):
-            name = policy.config._name_or_path
-            raise ValueError(f"the weights of model={name!r} are not finite; copy it again, or take an earlier one")
-        if is_adapted(self._factory) and self._factory.prompt.native:
-            require_tools(self.processing_class)
-        options = PlayOptions.of(self.args)
-        check_template(self.processing_class, options, is_adapted(self._factory) and self._factory.prompt.native)
-        for told in notes_of(self.processing_class, options, self.eos_token_ids):
-            if self.accelerator.is_main_process:
-                show_note(told)
-
-    def _load_privileged(self, skill_bank: SkillSpec | None, encoder: Any) -> None:
-        with loaded_whole():
-            self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
-        self.skill_bank, self._skills = None, no_skills
-        if skill_bank is not None:
-            names = getattr(self.train_dataset, "column_names", None) or ()
-            self.skill_bank = load_skills(skill_bank, self.encoder, names)
-            self._skills = skill_source(self.skill_bank, self.processing_class, self.args.skill_budget)
-        self._texts = None
-        if self.privileged is not None and self.method.needs_teacher:
-            self._texts = TurnTexts(self.privileged, self.processing_class, self.args.skill_budget)
-
-    def _make_teacher_weights(self) -> TeacherWeights | None:
-        """Returns `None` where the policy is its own teacher or no teacher is needed."""
-        kind = self.args.teacher_model_kind
-        if kind == "live" or not (self.method.needs_teacher or self.args.privileged_siblings):
-            return None
-        strategies.refuse_other_shards(self.accelerator, f"teacher_model_kind={kind!r}")
-        return initial_weights(self, moves=kind == "ema")
-
-    def _make_parts(self, reward_check: RewardCheck) -> None:
-        args, tokenizer, processes, policy = self.args, self.processing_class, self.processes, TrainedPolicy(self)
+        self.processes = check_loaded(self)
         self.run_folder: RunFolder | None = None
         self.evaluations: dict[str, dict[str, Any]] = {}
-        seconds, log, failed = Seconds(), TrainerLog(self), FailedShare(args.max_failed_share)
-        status = Status(args, processes, policy, seconds)
-        self.phases = Phases(status.show_phase)
-        followed = self.teacher_weights if args.teacher_model_kind == "ema" else None
-        self.checkpoints = Checkpoints(Path(args.output_dir), processes, policy, seconds, self.phases, failed, followed)
-        self.rollouts = (RolloutsAhead if args.rounds_ahead else Rollouts)(
-            self._factory,
-            args,
-            tokenizer,
-            self.eos_token_ids,
-            processes,
-            skills=self._skills,
-            failed=failed,
-            save=self.checkpoints.save_last,
-            beyond=status.updates_left,
-        )
-        self.backend = self.make_backend()
-        self.samplers = Samplers(args, self.backend, self.teacher_weights, self.rollouts.slots)
-        self.recorder = Recorder(args, processes, tokenizer, log)
-        self.rewards = Rewards(
-            policy,
-            self.reward_funcs,
-            self.reward_func_names,
-            self.reward_weights,
-            reward_check,
-            self.rollouts,
-            processes,
-            log,
-        )
-        self.scorer = Scorer(
-            policy,
-            PolicyScorer(self),
-            PolicyScorer(self, reference=True) if args.beta != 0.0 else None,
-            PolicyScorer(self, teacher=self.teacher_weights) if self.teacher_weights else None,
-            args,
-            tokenizer,
-            self.encoder,
-            processes,
-            self.phases,
-            shared=shares_prefixes(self, self.method),
-        )
-        pad_id, end_id = tokenizer.pad_token_id, tokenizer.eos_token_id
-        self.row_maker = RowMaker(args, processes, pad_id, end_id, policy, self.recorder)
-        self.panels = Panels(policy, self.samplers, self.rollouts, self.rewards, processes, seconds, self.train_dataset)
-        self.drift = Drift(args, processes, self.recorder)
-        self.update = Update(policy, self.accelerator, args, self.method, processes, self.drift)
-        self._listeners = _listeners(args)
+        self._hold(make_parts(self, run.skill_bank, run.encoder, given.reward_check))
 
-    def _add_callbacks(self) -> None:
+    def _hold(self, parts: Parts) -> None:
+        self.skill_bank, self.encoder, self.teacher_weights = parts.skill_bank, parts.encoder, parts.teacher_weights
+        self.backend, self.samplers, self.rollouts = parts.backend, parts.samplers, parts.rollouts
+        self.rewards, self.texts, self.scorer = parts.rewards, parts.texts, parts.scorer
+        self.row_maker, self.update, self.panels = parts.row_maker, parts.update, parts.panels
+        self.phases, self.recorder, self.checkpoints = parts.phases, parts.recorder, parts.checkpoints
         for quiet in (PrinterCallback, ProgressCallback):
             self.remove_callback(quiet)
-        written = LogFile(Path(self.args.output_dir) / LOG_FILE)
-        updates = self.args.steps_per_round
-        seconds = SecondsOfRounds(self.recorder, self.phases, updates)
-        for callback in (WholeRounds(updates), seconds, Lines(), written, self.checkpoints, self.drift, self.update):
+        for callback in callbacks_of(parts):
             self.add_callback(callback)
-        if self.teacher_weights is not None:
-            self.add_callback(self.teacher_weights)
-        if self.teacher_weights is not None and self.args.teacher_model_kind == "ema":
-            rate, steps = self.args.teacher_update_rate, self.args.teacher_sync_steps
-            self.add_callback(FollowingTeacher(self.teacher_weights, rate, steps))
+
+    def make_backend(self) -> Backend:
+        """Makes the decoding back end, once. Override it to use another one for rollouts and evaluations."""
+        return usual_backend(self)
+
+    def make_rollouts(self, **parts: Any) -> Rollouts:
+        """Makes the part that plays episodes, once. Override it to play them otherwise."""
+        return Rollouts(**parts)
 
     # A round
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Plays a round of whole sibling groups and returns TRL's rows. Every process makes the same calls."""
-        self.checkpoints.check_weights(self.state.global_step)
-        with self._saved_if_down(), self.samplers.snapshot() as snapshot:
-            number, update = self._round, self.state.global_step
+        number, update = self._round, self.state.global_step
+        self.checkpoints.check_weights(update)
+        with self.checkpoints.saved_if_down(update), self.samplers.snapshot() as snapshot:
             with self.phases("rollout"):
-                trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
-                replays = self.rollouts.replays(snapshot.sampler, self.method, number)
-                self.rewards.give(inputs, trajectories, update)
-                teacher = self.scorer.teacher(snapshot, self.rollouts.reader, self.method.kept_logits > 0)
-                self._give_texts(trajectories, replays)
-                if isinstance(self.rollouts, RolloutsAhead):
-                    self._begin_next(self.rollouts, snapshot)
+                trajectories, replays = self._play(inputs, snapshot)
             with self.phases("credit"):
-                batch = self._batch(trajectories, snapshot, teacher, replays)
+                teacher = self.scorer.teacher(snapshot, self.rollouts.reader, self.method.kept_logits > 0)
+                batch = self.scorer.batch(trajectories, self.method, snapshot)
+                self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method, snapshot.prefixes))
+                if self.method.needs_turn_advantages:
+                    with self._walking():
+                        batch = with_advantages(batch, trajectories, replays, self.method.options.walks)
                 credit = checked_credit(self.method, batch, teacher, number)
-                if self._texts is not None:
-                    credit.trace["privileged_text"] = [turn.privileged_text for turn in batch.turns]
                 rows = self.row_maker.rows(batch, credit, self.method.policy_weight)
             played = Round(number, update, trajectories, batch, credit, replays)
-            for listener in self._listeners:
-                if listener.listens(number):
-                    self.rollouts.settle()
-                    self.backend.take_back()
-                    with self.phases("walks"):
-                        found = listener.hear(played)
-                    self.recorder.metrics("train", found)
+            self._show(played)
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
 
-    def _give_texts(self, trajectories: Sequence[Trajectory], replays: Replays) -> None:
-        """Gives the turns the texts of ``privileged``. A collective where there is such a source. If it fails on one
-        process, the run ends on all of them with a checkpoint."""
-        if self._texts is None:
-            return
-        share, problem = 0.0, None
-        try:
-            share = self._texts.give(trajectories, replays.player.renderer)
-        except PrivilegedError as error:
-            problem = str(error)
-        if problems := list(filter(None, self.processes.each(problem))):
-            self.checkpoints.save_last(self.state.global_step)
-            raise RunStopped(f"{problems[0]}; {last_good(self.args.output_dir)}")
-        self.recorder.metrics("train", {"teacher/text_share": share})
+    def _play(self, inputs: list[dict[str, Any]], snapshot: Snapshot) -> tuple[list[Trajectory], Replays]:
+        """Plays a round's episodes, rewards them, and gives their turns the teacher's texts."""
+        update = self.state.global_step
+        trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
+        replays = self.rollouts.replays(snapshot.sampler, self.method, self._round)
+        self.rewards.give(inputs, trajectories, update)
+        if self.texts is not None:
+            give = partial(self.texts.give, trajectories, replays.player.renderer)
+            share = self.processes.together(give, PrivilegedError)
+            self.recorder.metrics("train", {"teacher/text_share": share})
+        return trajectories, replays
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
-        privileged = self.args.privileged_in(int(update // self.args.steps_per_round))
-        teacher, hand_over = (snapshot.teacher, snapshot.hand_over) if privileged else (None, None)
-        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher, hand_over)
+        siblings = self.args.privileged_siblings
+        teacher, hand_over = (snapshot.teacher, snapshot.hand_over) if siblings else (None, None)
+        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, siblings, teacher, hand_over)
 
-    def _begin_next(self, rollouts: RolloutsAhead, snapshot: Snapshot) -> None:
-        """Begins to play the next round, if there is one, during credit and update of this one."""
-        rows, updates = self._upcoming.after()
-        update = self.state.global_step + updates
-        if update < self.state.max_steps:
-            rollouts.begin(self._to_play(rows, update, snapshot))
+    def _show(self, played: Round) -> None:
+        """Shows a round to the callbacks that want it, while its weights are fixed."""
+        for callback in played.callbacks(self.callback_handler.callbacks):
+            with self._walking():
+                found = callback.on_round(self.args, played)
+            self.recorder.metrics("train", found)
 
     @contextlib.contextmanager
-    def _saved_if_down(self) -> Generator[None]:
-        """Saves a checkpoint if the environments or the sampler are down."""
-        try:
-            yield
-        except (EnvironmentsDown, SamplerDown):
-            self.checkpoints.save_last(self.state.global_step)
-            raise
-
-    def make_backend(self) -> Backend:
-        """Makes the decoding back end, once. Override it to use another one for rollouts and evaluations."""
-        if not self.use_vllm:
-            return OwnBackend(self)
-        if not self.args.continuous_play:
-            return EngineBackend(self, self.processes)
-        if self.vllm_mode == "server":
-            return ServerBackend(self, self.processes, partial(push_weights, self), partial(sampling_options, self))
-        return ColocatedBackend(self, self.processes)
-
-    def _batch(
-        self, trajectories: Sequence[Trajectory], snapshot: Snapshot, teacher: PrivilegedTeacher, replays: Replays
-    ) -> TurnBatch:
-        """Makes the batch of a round's turns with all inputs of the method."""
-        batch = self.scorer.batch(trajectories, self.method, snapshot)
-        self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method, snapshot.prefixes))
-        if not self.method.needs_turn_advantages:
-            return batch
-        from alignopsd_trl.measure.training import monte_carlo_advantages
-
-        self.rollouts.settle()
-        self.backend.take_back()
+    def _walking(self) -> Generator[None]:
+        """Opens the environments and the policy for further rollouts from a round's states."""
         with self.phases("walks"):
-            rollouts = self.method.options.walks
-            found = monte_carlo_advantages(replays, trajectories, batch, rollouts)
-            return replace(batch, turn_advantages=found)
+            yield
 
     @property
     def _round(self) -> int:
@@ -453,7 +249,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.model.eval()  # tells TRL's log whose line is next; each training step sets the mode anew
         prefix = kwargs.get("metric_key_prefix", "eval")
         name = f"{description.lower()} {prefix.partition('_')[2]}".rstrip()
-        rows = [*to_evaluate(dataloader.dataset, self._factory, name)]
+        rows = [*to_evaluate(dataloader.dataset, self.environment_factory, name)]
         played = [row for row in rows for _ in range(self.num_generations_eval or 1)]
         found = self.panels.metrics(played, name, self.method.skills_in_evaluation, self.args.eval_temperature)
         nothing: Any = None
@@ -507,34 +303,18 @@ class AlignOPSDTrainer(GRPOTrainer):
             RunStopped: if the run can't go on: no usable episodes, or numbers that are not finite.
             RewardError: for a reward that is no finite number.
         """
-        borrowed = self.run_folder is not None
-        if not borrowed:
-            self.run_folder = claim_together(
-                self.args.output_dir,
-                configuration_of(self.args, self.train_dataset, model=self.model.config._name_or_path),
-                resume_from_checkpoint,
-                self.args.overwrite_output_dir,
-                aside=True,
-            )
-        try:
-            self.checkpoints.resume(self.run_folder)
-            done = super().train(self.run_folder.resume, trial, ignore_keys_for_eval)
-            if not borrowed:
-                self.run_folder.end()
-                if self.run_folder.writes and any(self.run_folder.path.glob("trajectories/*.parquet")):
-                    print(f"where the credit went: alignopsd view {path_as_given(self.run_folder.path)}", flush=True)
-            return done
-        finally:
-            self.close()
-            self.checkpoints.seconds.end()
-            if not borrowed:
-                self.run_folder.release()
-                self.run_folder = None
+        with session(self, resume_from_checkpoint) as folder:
+            try:
+                self.checkpoints.resume(folder)
+                return super().train(folder.resume, trial, ignore_keys_for_eval)
+            finally:
+                self.close()
+                self.checkpoints.seconds.end()
 
     def close(self) -> None:
         """Closes the environments and the connections to servers; the next round or evaluation opens new ones. Training
         calls it at its end; the trainer's deletion closes the rest."""
-        self.samplers.close()  # first, since rounds that are played ahead end with their requests
+        self.samplers.close()  # first, since calls under way end with their connections
         self.rollouts.close()
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
@@ -542,8 +322,6 @@ class AlignOPSDTrainer(GRPOTrainer):
         rows: Any = self._order.data_source
         if self.args.spread_categories and "category" in rows.column_names:
             self._order.kinds = rows["category"]
-        accumulated, group = self.args.gradient_accumulation_steps, self.processes
-        self._upcoming = Upcoming(self._order, accumulated, group.process, group.processes)
         return self._order
 
     def _run_epoch(self, model: Any, epoch: int, *args: Any, **kwargs: Any) -> None:
@@ -552,8 +330,6 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.control.should_training_stop = True
             return
         self._order.epoch = epoch
-        resumed = epoch == kwargs["epochs_trained"]
-        self._upcoming.begin(epoch, kwargs["steps_trained_in_current_epoch"] if resumed else 0)
         super()._run_epoch(model, epoch, *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -580,24 +356,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         Raises:
             RunStopped: if the weights are not finite; they are not saved.
         """
-        if not weights_are_finite(self.model):
-            raise RunStopped(f"the weights are not finite; they were not saved, and {last_good(self.args.output_dir)}")
-        target, own = Path(output_dir or self.args.output_dir), Path(self.args.output_dir)
-        checkpoint = _internal_call and output_dir is not None
-        whole = target == own and self.args.should_save  # without a mark at the end each file is replaced in one step
-        with (
-            full_disk_named(self.args.output_dir, "the model"),
-            contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator),
-            patched(self.args, hub_token=None),  # transformers pickles its arguments beside the model
-            replacing(target) if whole else contextlib.nullcontext(target) as place,
-        ):
-            super().save_model(str(place), _internal_call=True)
-            if self.args.should_save:
-                write_sizes(Path(place), vars(self.args))
-                readable_as_others(Path(place))
-            written = [target / one.name for one in Path(place).iterdir()] if whole else []
-            begin(written, TRAIN)
-        note(written, TRAIN)
+        with whole_model(self, output_dir, _internal_call) as place:
+            super().save_model(place, _internal_call=True)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -618,13 +378,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             dataset_name, tags: of TRL's signature, unused; the card names the environment and the method instead.
             licence: licence id of the weights.
         """
-        if not self.is_world_process_zero():
-            return
-        folder, chosen = Path(self.args.output_dir), self.args.hub_model_id
-        results = trainer_results(self, self._factory, self.evaluations)
-        place = self.hub_model_id or chosen or path_as_given(self.args.output_dir)
-        with owned(TRAIN, folder / "README.md"):
-            write_text(folder / "README.md", model_card(results, model_name or chosen or folder.name, licence, place))
+        if self.is_world_process_zero():
+            sharing.write_card(self, model_name, licence)
 
     def push_to_hub(
         self,
@@ -644,44 +399,10 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
-
-        def own_card(_: Path, repository: str) -> dict[str, bytes]:
-            self.hub_model_id = repository
-            self.create_model_card(**card)
-            return {}
-
-        folder = Path(self.args.output_dir)
-        chosen = self.hub_model_id or self.args.hub_model_id or folder.name
-        own_card(folder, chosen)
-        more = {"token": token, "private": private, "revision": revision, "run_as_future": not blocking}
-        return self._push(folder, chosen, commit_message, patterns=OF_A_RUN, instead=own_card, **more)
+        given = {"token": token, "private": private, "revision": revision}
+        return sharing.push_model(self, commit_message, blocking, card, **given)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Pushes a checkpoint's model during training (``hub_strategy``). A failed push does not end the run."""
-        if not self.is_world_process_zero() or self.args.hub_strategy == "end":
-            return
-        message = f"Training in progress, step {self.state.global_step}"
-        try:
-            self._push(Path(checkpoint_folder), str(self.hub_model_id), message, patterns=OF_A_MODEL)
-        except PushFailed as error:
-            logger.warning(f"checkpoint of update {self.state.global_step}: {error}")
-
-    def _push(self, folder: Path, repository: str, message: str | None, **given: Any) -> Any:
-        """Pushes files in one commit; the configuration has the token, privacy and revision that are not given."""
-        args = self.args
-        usual: dict[str, Any] = {
-            "token": args.hub_token,
-            "private": args.hub_private_repo,
-            "revision": args.hub_revision,
-        }
-        options = usual | {name: value for name, value in given.items() if value is not None}
-        return push_files(folder, repository, "trainer.push_to_hub()", commit_message=message, **options)
-
-
-def _listeners(config: AlignOPSDConfig) -> list[Listener]:
-    """Makes a config's listeners of rounds. `measure` imports parts of the trainer, so it is imported here."""
-    if not config.fidelity_every:
-        return []
-    from alignopsd_trl.measure.training import FidelityListener
-
-    return [FidelityListener(config)]
+        if self.is_world_process_zero() and self.args.hub_strategy != "end":
+            sharing.push_checkpoint(self, checkpoint_folder)

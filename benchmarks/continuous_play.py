@@ -41,8 +41,7 @@ from alignopsd_trl.rollout.sampler import AnySampler, Continuous, Request, Respo
 from alignopsd_trl.turns import Seeds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fakes.servers import ScriptedServer, acting, with_server  # noqa: E402
-from fakes.trainers import make_trainer  # noqa: E402
+from fakes.servers import ScriptedServer, acting, make_served  # noqa: E402
 
 TICK = 0.01  # seconds: prompts say times in so many
 MOST_TICKS = 999
@@ -336,8 +335,8 @@ def trained(ahead: int, turn: float, update: float, rounds: int) -> dict[str, fl
         update: seconds that the update takes beside its own.
     """
     with TemporaryDirectory() as folder, ScriptedServer(acting, lambda body: turn) as server:
-        trainer = make_trainer(Path(folder), max_steps=rounds, self_check=False, save_trajectories=True)
-        with_server(trainer, server, rounds_ahead=ahead)
+        options = {"max_steps": rounds, "self_check": False, "save_trajectories": True, "rounds_ahead": ahead}
+        trainer = make_served(Path(folder), server, **options)
         inner, began = trainer.compute_loss, []
 
         def compute_loss(*arguments: Any, **options: Any) -> Any:

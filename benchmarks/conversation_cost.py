@@ -187,7 +187,7 @@ def count_update(batch: TurnBatch, arguments: argparse.Namespace, merge: bool) -
     layout = Layout.of(batch, merge)
     rows = collate_rows(batch, {"advantages": torch.ones(batch.policy_mask.shape)}, len(layout), 0, 1, layout)
     every = torch.ones(len(layout), dtype=torch.bool)
-    chunks = sub_chunks(rows, every, 64, arguments.budget, lambda number: number)
+    chunks = sub_chunks(rows, every, arguments.budget, lambda number: number)
     masks = [part[name] for part in chunks for name in ("prompt_mask", "completion_mask")]
     useful, padded = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
     return {"useful": useful, "padded": padded, "forwards": len(chunks), "rows": len(layout)}
@@ -236,7 +236,6 @@ def _round(arguments: argparse.Namespace, folder: Path, history: str, merge: boo
             max_completion_length=arguments.response + 8,
             skill_tokens=arguments.skill,
             tokens_per_forward=arguments.budget,
-            scoring_tokens=arguments.budget,
             max_steps=1,
             use_cpu=True,
             bf16=False,

@@ -2,8 +2,8 @@
 
     python benchmarks/one_gpu.py                  Markdown, from the estimate of --plan; no GPU, no weights
 
-Each cell is the first of `STEPS` with which `recipes/webshop_3b.py` fits, vLLM colocated: its engine, awake, beside
-what training keeps, and training beside the engine, which may sleep.
+Each cell is the first of `STEPS` with which `alignopsd train webshop_3b` fits, vLLM colocated: its engine, awake,
+beside what training keeps, and training beside the engine, which may sleep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from alignopsd_trl.launch.presets import BACKBONES
 GPUS = (24, 48, 80, 141)
 KINDS = {"all weights": (), "LoRA": ("--use_peft", "--dtype", "bfloat16")}
 SLEEPING = ("--vllm_enable_sleep_mode",)
-SMALL = (*SLEEPING, "--rows_per_forward", "1", "--scoring_tokens", "8192")
+SMALL = (*SLEEPING, "--tokens_per_forward", "4608")
 STEPS = ((), SLEEPING, SMALL, (*SMALL, "--beta", "0"))
 SHARES = ("0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
 COMMON = ("--use_vllm", "--vllm_mode", "colocate", "--encoder", "lexical")

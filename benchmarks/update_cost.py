@@ -127,8 +127,8 @@ class StockBackend(OwnBackend):
 class StockTrainer(AlignOPSDTrainer):
     """The same rounds and rows through TRL's own forward."""
 
-    def _make_parts(self, *arguments: Any) -> None:
-        super()._make_parts(*arguments)
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
         self.scorer.__class__, self.scorer.trainer = StockScorer, self  # ty: ignore[missing-attribute]
 
     def make_backend(self) -> Backend:

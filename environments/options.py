@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -39,9 +39,6 @@ class Options:
             value and the allowed ones.
     """
 
-    older: ClassVar[Mapping[str, str]] = {}  # names that options had before, which still work
-    older_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for one in fields(self):
@@ -63,15 +60,11 @@ class Options:
             ValueError: also on a name that is no option, with the nearest ones.
         """
         known = {one.name for one in fields(cls)}
-        values = {cls.older.get(name, name): value for name, value in given.items()}
-        for name in sorted(set(values) - known):
+        for name in sorted(set(given) - known):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"option {name!r} is unknown; {hint}There are {', '.join(sorted(known))}")
-        for name, renamed in cls.older_values.items():
-            if name in values and isinstance(values[name], str):
-                values[name] = renamed.get(values[name], values[name])
-        return cls(**{name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in values.items()})
+        return cls(**{name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in given.items()})
 
     def described(self) -> dict[str, Any]:
         """Returns the options that affect results."""

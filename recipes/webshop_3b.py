@@ -1,19 +1,65 @@
-"""AlignOPSD on WebShop with Qwen2.5-3B-Instruct: the paper's protocol.
+"""AlignOPSD on WebShop with Qwen2.5-3B-Instruct, the trainer built by hand: the paper's protocol.
 
-    accelerate launch --config_file recipes/accelerate/fsdp2.yaml recipes/webshop_3b.py \
-        --environment_options '{"data_dir": "DATA"}'
+    accelerate launch --config_file recipes/accelerate/fsdp2.yaml recipes/webshop_3b.py DATA [REPOSITORY]
 
-    ... --plan                  what would run, without loading weights (on any machine)
-    ... --preset released       the published launcher's settings
-    ... --method grpo           the same rollouts and updates, plain GRPO
-
-16 tasks x 8 rollouts a round, 150 rounds, 15 turns, prompts of 4,096 and responses of 512 tokens. DATA is a folder with
-WebShop's official files (items_shuffle*.json, items_ins_v2*.json); without it the embedded catalogue is played. The
-weights of the policy and of the encoder (Qwen/Qwen3-Embedding-0.6B) come from the hub or from local paths
-(--model_name_or_path, --encoder). The paper used 2 A800 GPUs; sampling with vLLM: --use_vllm --vllm_mode colocate.
+DATA is a folder with WebShop's official files (items_shuffle*.json, items_ins_v2*.json), and REPOSITORY is where the
+Hub gets the model. The paper used 2 A800 GPUs. The same settings with flags, a plan and a report:
+``alignopsd train webshop_3b``.
 """
 
-from alignopsd_trl.launch.recipe import main
+import sys
+
+from accelerate import PartialState
+
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
+from alignopsd_trl.environments import load
+
+MODEL, ENCODER = "Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen3-Embedding-0.6B"
+STEPS = 16  # optimiser steps of a round, of about 64 turns each
+
+
+def config(processes: int, **more) -> AlignOPSDConfig:
+    """150 rounds of 16 tasks, each played by 8 siblings."""
+    return AlignOPSDConfig(
+        "outputs/webshop_3b",
+        method="align_opsd",
+        action_filter="webshop",
+        num_generations=8,
+        per_device_train_batch_size=16 * 8 // STEPS // processes,
+        steps_per_generation=STEPS,
+        max_steps=150 * STEPS,
+        max_turns=15,
+        max_prompt_length=4096,
+        max_completion_length=512,
+        eval_temperature=0.4,
+        learning_rate=1e-6,
+        lr_scheduler_type="constant",
+        weight_decay=0.01,
+        beta=0.01,
+        logging_steps=1,
+        save_steps=25 * STEPS,
+        save_total_limit=2,
+        **more,
+    )
+
+
+def main(data: str, repository: str | None = None) -> None:
+    suite, args = load("webshop", data_dir=data), config(PartialState().num_processes, hub_model_id=repository)
+    trainer = AlignOPSDTrainer(
+        MODEL,
+        args,
+        environment_factory=suite.factory,
+        train_dataset=suite.tasks("train"),
+        skill_bank="webshop",
+        encoder=ENCODER,
+    )
+    print(trainer.evaluate_panel(suite.panel("test")))
+    trainer.train()
+    print(trainer.evaluate_panel(suite.panel("test")))
+    trainer.save_model()
+    if repository:
+        trainer.push_to_hub()
+
 
 if __name__ == "__main__":
-    main("webshop_3b")
+    main(*sys.argv[1:])

@@ -57,11 +57,11 @@ class LateTrainer(trainer_module.AlignOPSDTrainer):
     @contextlib.contextmanager
     def _late_snapshot(self) -> Generator[Snapshot]:
         if not self.late:
-            self.older.follow(1.0)
+            self.older = TeacherWeights(self.model)
         with self.backend.prefixes(2) as old, self.backend.prefixes(2) as own:
             sampler = self.backend.sampler(self.temperature, self.max_completion_length, old)
-            yield Snapshot(TeacherSampler(sampler, self.older), self.samplers.thinker(own))
-        self.older.follow(1.0)
+            yield Snapshot(TeacherSampler(sampler, self.older.in_place), self.samplers.thinker(own))
+        self.older = TeacherWeights(self.model)
 
     def compute_loss(self, *arguments: Any, **options: Any) -> Any:
         with patched(self, use_vllm=True):

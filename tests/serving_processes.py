@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fakes.servers import ScriptedServer, acting, with_server
+from fakes.servers import ScriptedServer, acting, make_served
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import Watched, make_trainer
 
 from alignopsd_trl.rollout.sampler import SamplerDown
 from alignopsd_trl.trainer import AlignOPSDTrainer
@@ -24,8 +23,8 @@ def uneven(body: dict[str, Any]) -> float:
     return 0.05 * (RANK == "1")
 
 
-def make(folder: Path, name: str, **options: Any) -> Watched:
-    return make_trainer(folder / name, policy=folder / f"policy{RANK}", **OPTIONS | options)
+def make(folder: Path, name: str, server: ScriptedServer, **options: Any) -> Any:
+    return make_served(folder / name, server, policy=folder / f"policy{RANK}", **OPTIONS | options)
 
 
 def saved(folder: Path, name: str, result: Any) -> None:
@@ -36,14 +35,13 @@ def main(folder: Path) -> None:
     build_model(build_tokenizer()).save_pretrained(folder / f"policy{RANK}")
     for name, options in (("well", {}), ("well_ahead", {"rounds_ahead": 1})):
         with ScriptedServer(acting, uneven) as server:
-            trainer = make(folder, name, max_steps=2)
-            with_server(trainer, server, **options)
+            trainer = make(folder, name, server, max_steps=2, **options)
             trainer.train()
             saved(folder, name, trainer.seen_rows)
     for name, options in (("gone", {}), ("gone_ahead", {"rounds_ahead": 1})):
         with ScriptedServer(acting) as server:
-            trainer = make(folder, name, max_steps=3, method="grpo")  # without thinking, which would meet it before
-            with_server(trainer, server, vllm_server_timeout=1.0, **options)
+            options |= {"method": "grpo", "vllm_server_timeout": 1.0}  # thinking would meet it before
+            trainer = make(folder, name, server, max_steps=3, **options)
             saved(folder, name, message(trainer, server))
 
 
@@ -51,10 +49,10 @@ def message(trainer: AlignOPSDTrainer, server: ScriptedServer) -> str:
     """Of the run's end after the second process has lost its server in the second round."""
     inner = trainer.rollouts.play_groups
 
-    def play(asked: Any, alone: Any = None) -> Any:
+    def play(asked: Any) -> Any:
         if asked.update == 1 and RANK == "1":
             server.stop()
-        return inner(asked, alone)
+        return inner(asked)
 
     trainer.rollouts.play_groups = play
     try:

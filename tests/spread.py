@@ -40,8 +40,7 @@ BASE = {
     "optim": "sgd",
     "learning_rate": 0.5,
     "max_grad_norm": 1.0,
-    "scoring_tokens": 300,
-    "rows_per_forward": 3,
+    "tokens_per_forward": 300,
     "save_trajectories": True,
 }
 GENTLE = {"num_iterations": 2, "learning_rate": 0.1}
@@ -58,13 +57,6 @@ CASES: dict[str, dict[str, Any]] = {
     "distribution": {"auxiliary_loss": "distribution", "similarity_threshold": 0.1},
     "teacher": {"beta": 0.05, **TAUGHT, **GENTLE, "max_steps": 6},
     "taught_lora": TAUGHT,
-    "following": {
-        "teacher_model_kind": "ema",
-        "teacher_update_rate": 0.5,
-        "auxiliary_loss": "distribution",
-        "save_strategy": "steps",
-        "save_steps": 1,
-    },
     "conversation": TALK,
     "conversation_rows": TALK | {"merge_rows": False},
     "sampled": {"max_completion_length": 24, "per_device_train_batch_size": 4, "top_k": 1000},  # by `generate`
@@ -266,17 +258,8 @@ def run(root: Path, strategy: str, case: str) -> None:
     torch.save(result, root / strategy / f"{case}_{os.environ['RANK']}.pt")
     if case == "plain":
         trainer.save_model()
-    if case == "following" and strategy != "ddp":
-        resume_following(root, strategy, folder)
     if case == "plain" and strategy != "ddp":
         resume(root, strategy, folder)
-
-
-def resume_following(root: Path, strategy: str, folder: Path) -> None:
-    """From the checkpoint of the first step, which keeps the teacher."""
-    resumed = make(folder, root, "following", **CASES["following"] | {"save_strategy": "no"})
-    resumed.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
-    torch.save(outcome(resumed), root / strategy / f"following_resumed_{os.environ['RANK']}.pt")
 
 
 def resume(root: Path, strategy: str, folder: Path) -> None:

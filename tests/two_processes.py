@@ -16,7 +16,7 @@ from fakes.trainers import losses, make_trainer
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 
-OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
+OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "tokens_per_forward": 300}
 AS_ONE = {
     "equal": {},
     "spread": {"credit_spread": 0.1},
@@ -29,7 +29,7 @@ AS_ONE = {
         "max_steps": 4,
     },
     "continuous": {"method": "rlsd", "script": "seeded", "beta": 0.0, "scale_steps": True},
-    "privileged": {"privileged_siblings": 2, "teacher_model_kind": "ema", "num_iterations": 2, "max_steps": 4},
+    "privileged": {"privileged_siblings": 2, "teacher_model_kind": "base", "num_iterations": 2, "max_steps": 4},
 }
 """Runs that one process must equal."""
 
@@ -48,7 +48,7 @@ RUNS: dict[str, tuple[type[ToyEnvironment], dict[str, Any]]] = {
     "uneven": (OneTurnOnTheSecondProcess, {"beta": 0.0}),
     "skipping": (ToyEnvironment, {"beta": 0.0, "tokens_per_forward": 150}),
     "whole": (ToyEnvironment, {"beta": 0.0, "tokens_per_forward": 150, "skip_zero_advantage": False}),
-    "still": (ToyEnvironment, {"beta": 0.0, "learning_rate": 0.0, "method": "grpo", "rows_per_forward": 3}),
+    "still": (ToyEnvironment, {"beta": 0.0, "learning_rate": 0.0, "method": "grpo"}),
 }
 QUICK = ("equal", "uneven", "still")
 

@@ -11,7 +11,7 @@ from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import make_trainer
 from two_processes import OneTurnOnTheSecondProcess, run
 
-WALKING = {"method": "monte_carlo", "method_options": {"walks": 4}, "fidelity_every": 1, "fidelity_walks": 4}
+WALKING = {"method": "monte_carlo", "method_options": {"walks": 4}}
 
 if __name__ == "__main__":
     target = Path(sys.argv[1])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from alignopsd_trl.common.command import CommandParser
 
@@ -17,29 +15,22 @@ COMMANDS = {
     "mechanism": "matches, spans over the divergence curve, gaps before and after",
     "dynamics": "reward, gaps, spans, weights over training; runs beside each other",
 }
-GONE = {
-    "sensitivity": "is drawn by a study with sweeps: alignopsd study sensitivity_tiny",
-    **dict.fromkeys(
-        ("play", "--privileged"),
-        "is a training round in which the teacher plays too: alignopsd train RECIPE --privileged_siblings 4",
-    ),
-}
-"""Commands and flags of earlier releases -> their replacements."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs ``alignopsd analyse``."""
-    argv = sys.argv[1:] if argv is None else argv
     parser = CommandParser(prog="alignopsd analyse", description="One of the paper's analyses, from records.")
-    for word in (*argv[:1], *(one for one in argv if one.startswith("--"))):
-        if word in GONE:
-            parser.error(f"{word} {GONE[word]}")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, about in COMMANDS.items():
         _arguments(name, commands.add_parser(name, help=about, description=about))
     arguments = vars(parser.parse_args(argv))
+    name, run, output = (arguments.pop(one) for one in ("name", "run", "output"))
     with parser.told():
-        _run(arguments.pop("name"), arguments.pop("run"), arguments.pop("output"), arguments)
+        from alignopsd_trl import analysis
+
+        finding = getattr(analysis, name)(run, **arguments)
+        print(finding)
+        print(*finding.save(output or Path(run[0] if isinstance(run, list) else run) / "analysis"), sep="\n")
 
 
 def _arguments(name: str, parser: argparse.ArgumentParser) -> None:
@@ -56,14 +47,6 @@ def _arguments(name: str, parser: argparse.ArgumentParser) -> None:
         add("--step", type=int)
         add("--task")
         add("--rollout")
-
-
-def _run(name: str, run: Any, output: Path | None, options: dict[str, Any]) -> None:
-    from alignopsd_trl import analysis
-
-    finding = getattr(analysis, name)(run, **options)
-    print(finding)
-    print(*finding.save(output or Path(run[0] if isinstance(run, list) else run) / "analysis"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,8 @@ from alignopsd_trl.checks import tasks
 from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.model_files import check_architecture
 from alignopsd_trl.checks.quantised import check_quantised
-from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.settings import check_settings
-from alignopsd_trl.checks.tasks import refuse_given, refuse_stream
+from alignopsd_trl.checks.tasks import check_sessions, refuse_given, refuse_stream
 from alignopsd_trl.common.options import as_mapping, near
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
@@ -102,20 +101,14 @@ def check(intended: Intended) -> None:
         one(intended)
 
 
-def _trains(run: Intended) -> None:
+def _settings(run: Intended) -> None:
     if not run.method.trains:
         raise ValueError(f"method={run.method.name!r} trains nothing; evaluate it with alignopsd evaluate")
-
-
-def _length(run: Intended) -> None:
     if run.args.max_steps == 0 or run.args.max_steps < -1:
         raise ValueError(
             f"max_steps={run.args.max_steps} must be 1 or more, or -1 to train for num_train_epochs="
             f"{run.args.num_train_epochs:g}"
         )
-
-
-def _settings(run: Intended) -> None:
     check_settings(run.args, run.elsewhere)
     check_quantised(run.quantization, run.args, run.adapter, run.elsewhere)
 
@@ -148,7 +141,7 @@ def _encoder(run: Intended) -> None:
 
 
 def _privileged(run: Intended) -> None:
-    siblings, kind = run.args.privileged_siblings, run.args.teacher_model_kind
+    siblings = run.args.privileged_siblings
     if siblings and run.method.skills_in_rollout:
         raise ValueError(
             f"privileged_siblings={siblings}: with method={run.method.name!r} all siblings read the skill; use 0"
@@ -157,11 +150,6 @@ def _privileged(run: Intended) -> None:
         raise ValueError(
             f"privileged_siblings={siblings} read a skill in their prompts, so there must be a skill_bank: pass "
             "'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or a function"
-        )
-    if run.args.rounds_ahead and kind != "live" and (siblings or run.method.needs_encoder):
-        raise ValueError(
-            f"teacher_model_kind={kind!r} asks the server with weights in place of the policy's, but with "
-            f"rounds_ahead={run.args.rounds_ahead} it plays on; use rounds_ahead=0 or teacher_model_kind='live'"
         )
 
 
@@ -192,9 +180,6 @@ def _rows(run: Intended) -> None:
     twice = len(ids) - len(set(ids))
     if twice and run.own_environment:
         raise ValueError(f"train_dataset: {twice} of {len(ids)} task_ids occur twice; give each row its own")
-
-
-def _enough_tasks(run: Intended) -> None:
     needed = run.groups or run.args.generation_batch_size // run.args.num_generations
     if isinstance(run.tasks, Dataset) and len(run.tasks) < needed:
         raise ValueError(
@@ -255,7 +240,7 @@ TRACKERS = OWN_TRACKERS | {
 """Maps trackers to packages, of which one is needed; importing transformers' own list takes seconds."""
 
 
-def _trackers(run: Intended) -> None:
+def _reports(run: Intended) -> None:
     for name in run.args.report_to or ():
         if name not in TRACKERS:
             known = [*TRACKERS]
@@ -266,6 +251,8 @@ def _trackers(run: Intended) -> None:
             raise ValueError(
                 f"report_to={name!r}: the package {packages[0]} is not installed; pip install {wanted}, or leave it out"
             )
+    if run.args.push_to_hub:
+        check_hub(run.args.hub_token)
 
 
 def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
@@ -284,12 +271,6 @@ def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
         )
 
 
-def _hub(run: Intended) -> None:
-    if run.args.push_to_hub:
-        check_hub(run.args.hub_token)
-
-
 CHECKS: tuple[Callable[[Intended], None], ...] = (
-    *(_trains, _length, _settings, _rows, _enough_tasks, _walks),
-    *(_skills, _privileged, _encoder, _trackers, _hub, _model, _sessions, _task),
+    *(_settings, _rows, _walks, _skills, _privileged, _encoder, _reports, _model, _sessions, _task),
 )

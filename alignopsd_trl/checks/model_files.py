@@ -30,6 +30,7 @@ def check_model_name(name: str) -> None:
         )
 
 
+OBJECTS = ("config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json")
 WEIGHTS, ADAPTERS = "*.safetensors", "adapter_model*.safetensors"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
@@ -43,7 +44,12 @@ def check_weights(folder: Path) -> None:
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise ValueError(f"model={str(folder)!r} holds no config.json; give a model's folder")
     for file in sorted(folder.glob("*.json")):
-        _check_json(file)
+        try:
+            found = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{file} is damaged ({error}); copy the model again") from error
+        if not isinstance(found, dict) and file.name in (*OBJECTS, *TOKENIZERS):
+            raise ValueError(f"{file} is damaged (it is no JSON object); copy the model again")
     wanted = ADAPTERS if (folder / "adapter_config.json").is_file() else WEIGHTS
     if not any(folder.glob(wanted)):
         if pickled := next(folder.glob("*.bin"), None):
@@ -53,19 +59,6 @@ def check_weights(folder: Path) -> None:
             )
         raise ValueError(f"model={str(folder)!r} holds no weights ({wanted}); copy the model again")
     weight_types(folder)
-
-
-def _check_json(file: Path) -> None:
-    """Raises `ValueError` if a file of configuration or tokenizer holds no JSON object."""
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged ({error}); copy the model again") from error
-    if not isinstance(found, dict) and file.name in (*OBJECTS, *TOKENIZERS):
-        raise ValueError(f"{file} is damaged (it is no JSON object); copy the model again")
-
-
-OBJECTS = ("config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json")
 
 
 def weight_types(folder: Path) -> dict[str, str]:

@@ -42,11 +42,6 @@ UNREAD: tuple[tuple[str, Reads, str], ...] = (
     ("use_bias_correction_kl", lambda args: args.beta, "beta is 0"),
     ("ref_model_mixup_alpha ref_model_sync_steps", lambda args: args.sync_ref_model, "sync_ref_model is off"),
     ("num_completions_to_print log_unique_prompts", lambda args: args.log_completions, "log_completions is off"),
-    (
-        "teacher_update_rate teacher_sync_steps",
-        lambda args: args.teacher_model_kind == "ema",
-        "teacher_model_kind is not 'ema'",
-    ),
 )
 """Settings that change nothing, unless a run reads them; and why."""
 
@@ -89,7 +84,8 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
         raise ValueError("sync_ref_model=True moves a reference model, which beta=0 has not; set beta, or leave it out")
     _check_generation(args)
     with _named(args, "optim", "optim_args", "optim_target_modules"):
-        layers: Any = _OneLayer()
+        layers: Any = torch.nn.Module()
+        layers.linear = torch.nn.Linear(1, 1)  # GaLore and others look for layers by name
         kind, given = Trainer.get_optimizer_cls_and_kwargs(args, layers)
     if args.deepspeed is None:  # whose file may bring both
         _check_schedule(args, kind, given)
@@ -128,14 +124,6 @@ def _check_schedule(args: AlignOPSDConfig, kind: Any, given: dict[str, Any]) -> 
             num_training_steps=steps,
             scheduler_specific_kwargs=as_mapping(args.lr_scheduler_kwargs),
         )
-
-
-class _OneLayer(torch.nn.Module):
-    """A model for optimisers that look for layers by name, as GaLore does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(1, 1)
 
 
 @contextlib.contextmanager

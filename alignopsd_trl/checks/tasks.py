@@ -1,8 +1,9 @@
-"""Cheap checks of a task, for `alignopsd check` and recipes: its rows, and the resets of siblings."""
+"""Cheap checks of a task, for `alignopsd check` and recipes: its rows, the resets of siblings, a server's sessions."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.common.progress import cut
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.base import Failure, Opening, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout.options import PlayOptions
@@ -137,7 +140,9 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
         if isinstance(failed, Failure):
             yield Finding(FAILED_RESET, f"task {name!r}: {failed.message}; mend reset()")
             return
-    again = [_shown(one) for one in (*openings, *_again(batch, rows, opened[0]))]
+    batch.step(slots, [(*opened[0].admissible, "")[0]] * SIBLINGS)
+    resets = (*openings, *batch.reset(slots, rows))  # the later ones show state that is left over from the step
+    again = [replace(one, context=None) if isinstance(one, Opening) else one for one in resets]  # episodes change it
     for about, others in (("siblings", openings), ("reset", again)):
         try:
             if not batch.openings_may_differ:
@@ -152,19 +157,53 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
         )
 
 
-def _shown(opening: Opening | Failure) -> Opening | Failure:
-    """Returns a reset result without its context, which the episode changes."""
-    return replace(opening, context=None) if isinstance(opening, Opening) else opening
-
-
-def _again(batch: ValidatedBatch, rows: Sequence[Mapping[str, Any]], opening: Opening) -> list[Opening | Failure]:
-    """Steps the slots, resets them and returns the results, which show state left over from the step."""
-    batch.step(range(len(rows)), [(*opening.admissible, "")[0]] * len(rows))
-    return batch.reset(range(len(rows)), rows)
-
-
 def seeded(batch: ValidatedBatch, row: Mapping[str, Any], round_number: int = 0, sibling: int = 0) -> dict[str, Any]:
     """Returns a row with its seeds, as `reset` gets it in training."""
     seeds = episode_seeds(row["task_id"], round_number, sibling)
     dynamics = {"dynamics_seed": seeds.dynamics_seed} if batch.takes_dynamics_seed else {}
     return {"seed": seeds.seed, **dynamics, **row}
+
+
+PATIENCE = 2.0
+"""Seconds for a server to take back the sessions of clients that were closed just before."""
+
+
+def check_sessions(
+    factory: OpenEnvEnvironment, episodes: int, row: Mapping[str, Any], time_limit: float, instead: str
+) -> None:
+    """Opens one session per episode, all at the same time, and closes them again.
+
+    Args:
+        factory: makes the environments.
+        episodes: number of episodes that all processes play at once.
+        row: the task to which each session is reset.
+        time_limit: seconds that one reset may take.
+        instead: remedy in the message: how to play fewer episodes at once.
+
+    Raises:
+        ValueError: if the server gives fewer sessions.
+    """
+    with closing(open_batch(factory, episodes, time_limit)) as batch:
+        failures = _without_session(batch, range(episodes), {"seed": 0, "dynamics_seed": 0, **row})
+    reason = cut(" ".join(failures[0].message.split()), 160) if failures else ""
+    if len(failures) == episodes:
+        raise ValueError(
+            f"environment {batch.name}: reset() fails for every client ({reason}); start the server, or correct connect"
+        )
+    if failures:
+        raise ValueError(
+            f"environment {batch.name}: {episodes} episodes are played at once, and the server gave "
+            f"{episodes - len(failures)} sessions ({reason}); raise its max_concurrent_envs, or {instead}"
+        )
+
+
+def _without_session(batch: ValidatedBatch, slots: Sequence[int], row: Mapping[str, Any]) -> list[Failure]:
+    """Resets slots until all succeed or time is up, and returns the failures that are left."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        outcomes = batch.reset(slots, [row] * len(slots))
+        failed = [(slot, one) for slot, one in zip(slots, outcomes, strict=True) if isinstance(one, Failure)]
+        if not failed or time.monotonic() > end:
+            return [one for _, one in failed]
+        slots = [slot for slot, _ in failed]
+        time.sleep(0.1)

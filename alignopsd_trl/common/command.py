@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
+import json
 import re
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from alignopsd_trl.common.options import whole_path
+from alignopsd_trl.common.options import near, whole_path
 
 
 def place(text: str) -> Path:
@@ -19,6 +19,13 @@ def place(text: str) -> Path:
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty; name a file or a folder")
     return Path(whole_path(text))
+
+
+def words(value: Any) -> list[str]:
+    """Returns an option's value as the words of a command line."""
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 TRACEBACK = "--traceback"
@@ -33,8 +40,7 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if found := _CHOICE.search(message):
             known = [one.strip(" '") for one in found["known"].split(",")]
-            if near := difflib.get_close_matches(found["word"], known, 1):
-                message = f"{message}; did you mean {near[0]!r}?"
+            message = f"{message}; {near(found['word'], known)}".rstrip("; ")
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
 
     def at_least(self, given: argparse.Namespace, least: Mapping[str, int]) -> None:

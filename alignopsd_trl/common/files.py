@@ -180,7 +180,8 @@ def replacing(folder: str | os.PathLike) -> Generator[Path]:
     home, name = (folder.parent, folder.name) if new else (folder, "files")
     home.mkdir(parents=True, exist_ok=True)
     _sweep_dead(home, name)
-    partial = Path(tempfile.mkdtemp(prefix=f".{name}.{_owner(os.getpid())}.", suffix=".partial", dir=home))
+    owner = f"{socket.gethostname()}-{os.getpid()}"  # other machines may write to the same disk
+    partial = Path(tempfile.mkdtemp(prefix=f".{name}.{owner}.", suffix=".partial", dir=home))
     try:
         yield partial
         if new:
@@ -190,11 +191,6 @@ def replacing(folder: str | os.PathLike) -> Generator[Path]:
             _move_files(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _owner(process: int) -> str:
-    """Returns the label of a process for its partial folders; other machines may write to the same disk."""
-    return f"{socket.gethostname()}-{process}"
 
 
 def _sweep_dead(home: Path, name: str) -> None:

@@ -44,7 +44,9 @@ def check_options(options: Any) -> None:
         ValueError: names the field, its value and what is allowed.
     """
     hints = get_type_hints(type(options), include_extras=True)
-    check_values(vars(options), {one.name: hints[one.name] for one in fields(options) if _is_ruled(hints[one.name])})
+    for one in fields(options):
+        if any(limits or get_origin(part) is Literal for part, limits in _parts(hints[one.name])):
+            check_values(vars(options), {one.name: hints[one.name]})
 
 
 def check_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
@@ -145,10 +147,6 @@ def _parts(hint: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield from _parts(part)
     else:
         yield hint, {}
-
-
-def _is_ruled(hint: Any) -> bool:
-    return any(limits or get_origin(part) is Literal for part, limits in _parts(hint))
 
 
 _START = [os.getcwd()]

@@ -1,7 +1,9 @@
-"""Shows progress: one live line on a terminal, an occasional line in log files and notebooks."""
+"""Shows progress: one live line on a terminal, an occasional line in log files and notebooks; forms of short texts."""
 
 from __future__ import annotations
 
+import html
+import re
 import shutil
 import sys
 import time
@@ -79,12 +81,6 @@ class Bar:
         return spent / self.ended * waiting if self.ended else None
 
 
-def busy(wall: float, cpu: float) -> str:
-    """Says that a thread without breaks had its core for less than 70 % of its seconds; empty if it had it."""
-    said = f"the machine is busy: this process had its core for {cpu:.0f} of {wall:.0f} s"
-    return said if cpu < 0.7 * wall else ""
-
-
 def duration(seconds: float) -> str:
     """Formats seconds as ``1:05``, or ``2:01:05`` from an hour on."""
     minutes, rest = divmod(round(seconds), 60)
@@ -94,6 +90,11 @@ def duration(seconds: float) -> str:
 
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def escaped(text: object) -> str:
+    """Returns a text that Markdown shows as it is, on one line: no HTML, no code, no end of a table's cell."""
+    return re.sub(r"([\\|`])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
 
 
 def show_status(text: str) -> None:

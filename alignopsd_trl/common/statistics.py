@@ -2,7 +2,7 @@
 
 | what varies | interval |
 | --- | --- |
-| seeds of a study | Student's (`mean`, `paired`, `paired_ratio`) |
+| seeds of a study | Student's (`mean`, `paired`) |
 | tasks of a measurement of credit | bootstrap over tasks, stretched for how few they are (`task_draws`, `resampled`) |
 | clusters of turns (tasks, updates, episodes) | bootstrap over clusters (`clustered_ratio`) |
 | tasks of a round, each with several episodes | Wilson with the episodes' effective number (`share_of_tasks`) |
@@ -69,12 +69,6 @@ def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Mean 
     """Returns the mean difference over common seeds; `None` without common seeds."""
     seeds = sorted(set(values) & set(reference))
     return mean([values[seed] - reference[seed] for seed in seeds]) if seeds else None
-
-
-def paired_ratio(values: Mapping[int, float], reference: Mapping[int, float]) -> Mean | None:
-    """Returns the mean quotient over common seeds; `None` without common seeds."""
-    seeds = [seed for seed in sorted(set(values) & set(reference)) if reference[seed]]
-    return mean([values[seed] / reference[seed] for seed in seeds]) if seeds else None
 
 
 # Tasks
@@ -228,3 +222,8 @@ def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
         places[row] = (seen[kinds[row]] + 0.5) / counts[kinds[row]]
         seen[kinds[row]] += 1
     return sorted(order, key=places.__getitem__)
+
+
+def group_means(group: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Computes ``(M,)`` the mean of the values of each entry's group."""
+    return (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]

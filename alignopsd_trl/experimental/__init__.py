@@ -1,1 +1,1 @@
-"""Features that no GPU has run: vLLM servers with continuous play, overlapping rounds (docs/experimental.md)."""
+"""Continuous play and rounds that overlap, as a trainer with a configuration of its own (docs/experimental.md)."""

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.experimental.config import ContinuousConfig
+from alignopsd_trl.experimental.trl_colocated import ColocatedBackend
 from alignopsd_trl.rollout.sampler import AnySampler, Continuous, Request, RequestFailed, Response, SamplerDown
-from alignopsd_trl.sampling.trl_engine import ColocatedBackend
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -237,9 +238,17 @@ class ServerBackend(ColocatedBackend):
         options: (temperature, token limit) -> the sampling options in a body of ``/v1/completions``.
     """
 
-    def __init__(self, trainer: Trainer, processes: ProcessGroup, push: Callable[[], int], options: Callable[..., Any]):
+    def __init__(
+        self,
+        trainer: Trainer,
+        config: ContinuousConfig,
+        processes: ProcessGroup,
+        push: Callable[[], int],
+        options: Callable[..., Any],
+    ):
         super().__init__(trainer, processes)
         self._push, self._options = push, options
+        self._args = config
         self._server: Server | None = None
         self._weights: int | None = None
 
@@ -249,7 +258,7 @@ class ServerBackend(ColocatedBackend):
         Raises:
             SamplerDown: on all processes, if the push fails.
         """
-        frozen = self._trainer.args.rounds_ahead and self._weights not in (None, update)
+        frozen = self._args.rounds_ahead and self._weights not in (None, update)
         with self._frozen() if frozen else contextlib.nullcontext():
             self._weights = self._processes.together(self._push, SamplerDown)
         if self._server is not None:
@@ -273,12 +282,12 @@ class ServerBackend(ColocatedBackend):
         self._processes.together(act, SamplerDown)
 
     def _post(self, what: str) -> None:
-        args = self._trainer.args
+        args = self._args
         try:
-            address = f"{args.server_address.rstrip('/')}/{what}"
+            address = f"{server_address(args).rstrip('/')}/{what}"
             httpx.post(address, timeout=args.vllm_request_timeout).raise_for_status()
         except httpx.HTTPError as error:
-            told = f"{args.server_address} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}"
+            told = f"{server_address(args)} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}"
             raise SamplerDown(told) from error
 
     def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
@@ -293,9 +302,9 @@ class ServerBackend(ColocatedBackend):
         if self._server is not None:
             self._server.check()
             return self._server
-        args = self._trainer.args
+        args = self._args
         limits = args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
-        self._server = Server(args.server_address, args.vllm_requests_in_flight, *limits)
+        self._server = Server(server_address(args), args.vllm_requests_in_flight, *limits)
         self._server.weights = self._weights
         return self._server
 
@@ -303,3 +312,8 @@ class ServerBackend(ColocatedBackend):
         if self._server is not None:
             self._server.close()
         self._server = None
+
+
+def server_address(config: ContinuousConfig) -> str:
+    """Returns the address of vLLM's server."""
+    return config.vllm_server_base_url or f"http://{config.vllm_server_host}:{config.vllm_server_port}"

@@ -9,10 +9,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
+import torch
 from pydantic import Field
 from trl import ModelConfig, TrlParser
 
@@ -88,7 +88,7 @@ def parse(
         own (`dict`, *optional*): the caller's preset, in place of the one of ``name``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = Parser(kinds())
+    parser = Parser(KINDS)
     parser.refuse_unknown(argv)
     parser.take_file(argv)
     asked = parser.look(argv)
@@ -100,7 +100,8 @@ def parse(
     chosen |= {measured: there[measured] for measured in MEASURED if measured in there and measured in chosen}
     parser.below_file(chosen, f"preset of {name!r}")
     asked = parser.look(argv)
-    elsewhere = asked.plan and not asked.use_cpu and not _has_accelerator()
+    here = torch.cuda.is_available() or torch.backends.mps.is_available()
+    elsewhere = asked.plan and not asked.use_cpu and not here
     if elsewhere:  # the plan is for another machine; transformers would raise here
         parser.below_file({"use_cpu": True, "bf16": not asked.fp16 if asked.bf16 is None else asked.bf16})
     if asked.plan_for and not asked.plan:
@@ -109,15 +110,14 @@ def parse(
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
     parser.refuse_doubles(argv)
-    recipe, args, model = parser.read(argv)
+    parsed: Any = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
+    recipe, args, model = parsed[:3]
     args.use_cpu = args.use_cpu and not elsewhere
     return recipe, args, model
 
 
-def kinds() -> tuple[type, type, type]:
-    """Returns the classes whose fields are a recipe's arguments."""
-    return RecipeArguments, AlignOPSDConfig, ModelConfig
-
+KINDS = (RecipeArguments, AlignOPSDConfig, ModelConfig)
+"""The classes whose fields are a recipe's arguments."""
 
 RULES: dict[str, Any] = {
     **dict.fromkeys(("tasks_per_round", "num_generations", "updates_per_round"), Annotated[int, Field(ge=1)]),
@@ -187,11 +187,6 @@ class Parser(TrlParser):
                     f"--{rounds} and --{steps} are both given, and say the same in two ways; leave one out"
                 )
 
-    def read(self, argv: Sequence[str]) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
-        """Returns the three instances of `kinds`."""
-        parsed: Any = self.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
-        return parsed[:3]
-
     def _check_file(self, content: Mapping[str, Any], file: str) -> None:
         """Raises for a value of a wrong type, which would otherwise fail later and without its name."""
         hints = self._hints()
@@ -235,7 +230,7 @@ _OF_THE_LAUNCH = (
 
 def everything() -> str:
     """Returns a text with every argument, its default and its help."""
-    parser = Parser(kinds())
+    parser = Parser(KINDS)
     parser.usage = "alignopsd train RECIPE [--FLAG VALUE ...]"
     parser.description = f"--method is one of {', '.join(method_names())}"
     return parser.format_help()
@@ -253,7 +248,11 @@ def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:
 
 
 def _length_defaults(asked: argparse.Namespace) -> dict[str, int]:
-    """Returns the optimiser steps of the run and between checkpoints, from the rounds of both."""
+    """Returns the optimiser steps of the run and between checkpoints, from the rounds of both.
+
+    Raises:
+        ValueError: if the last step would need a further round.
+    """
     accumulated = asked.gradient_accumulation_steps
     parts = asked.steps_per_generation or accumulated
     if asked.generation_batch_size:
@@ -262,32 +261,17 @@ def _length_defaults(asked: argparse.Namespace) -> dict[str, int]:
     steps = steps_per_round(parts, asked.num_iterations, accumulated)
     found = {}
     if asked.rounds is not None:
-        found["max_steps"] = _whole_steps(asked.rounds, steps)
+        if (asked.rounds * steps).denominator > 1:
+            raise ValueError(
+                f"rounds={asked.rounds} would end inside an optimiser step, which takes {1 / steps} rounds with these "
+                f"gradient_accumulation_steps; use {math.ceil(asked.rounds * steps) / steps}"
+            )
+        found["max_steps"] = int(asked.rounds * steps)
     if asked.save_rounds is not None:
         found["save_steps"] = math.ceil(asked.save_rounds * steps)
     return found
 
 
-def _whole_steps(rounds: int, steps: Fraction) -> int:
-    """Returns the optimiser steps of ``rounds`` rounds.
-
-    Raises:
-        ValueError: if the last step would need a further round.
-    """
-    if (rounds * steps).denominator > 1:
-        raise ValueError(
-            f"rounds={rounds} would end inside an optimiser step, which takes {1 / steps} rounds with these "
-            f"gradient_accumulation_steps; use {math.ceil(rounds * steps) / steps}"
-        )
-    return int(rounds * steps)
-
-
 def planned_launch(plan_for: str | None) -> Launch:
     """Returns the launch that a file describes; without a file, that of this process."""
     return from_file(plan_for) if plan_for else launched()
-
-
-def _has_accelerator() -> bool:
-    import torch
-
-    return torch.cuda.is_available() or torch.backends.mps.is_available()

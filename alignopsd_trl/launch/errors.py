@@ -64,9 +64,9 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
 
 
 @contextlib.contextmanager
-def stoppable(name: str, resumes: str | None = None) -> Generator[None]:
+def stoppable(name: str) -> Generator[None]:
     """Does the same as `reported`, only for signals and a closed output; other errors are raised as they are."""
-    with _ended(name, resumes, (KeyboardInterrupt, Terminated)):
+    with _ended(name, None, (KeyboardInterrupt, Terminated)):
         yield
 
 
@@ -100,7 +100,9 @@ def _check_locale(name: str) -> None:
 def _end(name: str, error: BaseException, status: int, resumes: str | None) -> NoReturn:
     """Ends the process. The launcher's signals wait until the message is out; a closed terminal shows none."""
     with handled(signal.SIG_IGN), contextlib.suppress(OSError):
-        if _says(error):
+        # local rank 0 reports the error, or after a loss the process that `speaks`
+        lost = is_loss(error) or isinstance(error, Terminated)
+        if speaks() if lost else os.environ.get("LOCAL_RANK", "0") == "0":
             print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
     raise SystemExit(status) from None
 
@@ -150,13 +152,6 @@ def raised_by_a_task(error: BaseException) -> str:
         if not frame.filename.startswith((*_INSTALLED, _OURS, "<frozen")) and not frame.filename.endswith(_COMPILED):
             return f"{frame.filename}, line {frame.lineno}" if any(ours[:place]) else ""
     return ""
-
-
-def _says(error: BaseException) -> bool:
-    """Returns whether this process reports the error: local rank 0, or after a loss the process that `speaks`."""
-    if is_loss(error) or isinstance(error, Terminated):
-        return speaks()
-    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def wants_memory(error: BaseException) -> bool:

@@ -22,7 +22,7 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.machine import Launch
-from alignopsd_trl.launch.values import environment_options, named, policy_of
+from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.checkpoints import PREFIX
 from alignopsd_trl.runs.configuration import configuration_of
@@ -58,7 +58,9 @@ class Job:
 
     @property
     def policy(self) -> str:
-        return policy_of(self.model)
+        """Returns the policy's id or path, which every preset names."""
+        assert self.model.model_name_or_path is not None, "presets are checked for model_name_or_path"
+        return self.model.model_name_or_path
 
     @property
     def quantization(self) -> Any:

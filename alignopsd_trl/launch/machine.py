@@ -10,8 +10,7 @@ from pathlib import Path
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.presets import divisors
-from alignopsd_trl.launch.shipped import shipped_or
-from alignopsd_trl.launch.values import read_yaml
+from alignopsd_trl.launch.values import read_yaml, shipped_or
 
 STRATEGIES = ("one process", "DDP", "FSDP2", "ZeRO-2", "ZeRO-3")
 _SHARDS_WEIGHTS = ("FSDP2", "ZeRO-3")
@@ -27,14 +26,12 @@ class Launch:
         nodes: number of machines.
         strategy: one of `STRATEGIES`, or the name of one that the trainer does not support.
         loads_once: only one process of a node reads the weights and sends them to the others.
-        offloads: optimiser states or parameters stay in the host's memory.
     """
 
     processes: int = 1
     nodes: int = 1
     strategy: str = "one process"
     loads_once: bool = False
-    offloads: bool = False
 
     @property
     def weight_shards(self) -> int:
@@ -65,15 +62,10 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch:
 
     if says("ACCELERATE_USE_FSDP"):
         version = environment.get("FSDP_VERSION", "1")
-        once, offloads = says("FSDP_CPU_RAM_EFFICIENT_LOADING"), says("FSDP_OFFLOAD_PARAMS")
-        return Launch(processes, nodes, f"FSDP{version}", once, offloads)
+        return Launch(processes, nodes, f"FSDP{version}", says("FSDP_CPU_RAM_EFFICIENT_LOADING"))
     if says("ACCELERATE_USE_DEEPSPEED"):
         stage = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
-        devices = [
-            environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE", "") for part in ("OPTIMIZER", "PARAM")
-        ]
-        offloads = any(device.lower() not in ("", "none") for device in devices)
-        return Launch(processes, nodes, f"ZeRO-{stage}", stage == "3", offloads)
+        return Launch(processes, nodes, f"ZeRO-{stage}", stage == "3")
     return Launch(processes, nodes, "DDP" if processes > 1 else "one process")
 
 

@@ -11,7 +11,6 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import Backbone
 from alignopsd_trl.launch.shapes import SERVED_BYTES, Loading
-from alignopsd_trl.scoring.kv_memory import cache_limits
 from alignopsd_trl.scoring.teacher_forcing import KEPT_FROM_SCORING
 
 GIB = 2**30
@@ -55,18 +54,19 @@ class Estimate:
 
     @property
     def peak(self) -> float:
-        """Returns the peak of one GPU beside its sampler: the constant parts, and the larger of the parts of a round
-        and of its update."""
-        update, played = (sum(self.training[name] for name in names) for names in (_OF_UPDATE, _OF_ROUND))
-        return sum(self.training.values()) - min(update, played)
+        """Returns the peak of one GPU beside its sampler: the constant parts, and the larger of a round's scoring and
+        its update."""
+        update = self.training["gradients"] + self.training["activations"]
+        return sum(self.training.values()) - min(update, self.training["scoring"])
 
     @property
     def standing(self) -> float:
         """Returns what is on the GPU while a vLLM samples: all parts but those of scoring and update."""
-        return sum(value for name, value in self.training.items() if name not in (*_OF_UPDATE, *_OF_ROUND, AUTOCAST))
+        passing = ("gradients", "activations", "scoring", AUTOCAST)
+        return sum(value for name, value in self.training.items() if name not in passing)
 
 
-_OF_UPDATE, _OF_ROUND, AUTOCAST = ("gradients", "activations"), ("scoring", "prompts"), "compute copy"
+AUTOCAST = "compute copy"
 
 
 def estimate(
@@ -95,7 +95,7 @@ def estimate(
     model, whole = shape.parameters * loaded.weight_bytes, loaded.trained_share == 1.0
     trained = shape.parameters * loaded.trained_share * loaded.trained_bytes  # with an adapter, the adapter's
     referenced, kind = args.beta != 0.0 and whole, args.teacher_model_kind
-    copied = teaches and (kind == "ema" or (kind == "base" and (args.sync_ref_model or not referenced)))
+    copied = teaches and kind == "base" and (args.sync_ref_model or not referenced)
     gathers = launch.weight_shards > 1
     parts = {
         "weights": (trained if whole else model + trained) / launch.weight_shards,
@@ -114,12 +114,9 @@ def estimate(
         parts["bfloat16 weights"] = shape.parameters * loaded.trained_share * COMPUTE_BYTES / launch.weight_shards
     elif not gathers and gpu_gib is not None and loaded.weight_bytes == 4 and (whole or not args.use_vllm):
         parts[AUTOCAST] = shape.parameters * COMPUTE_BYTES  # during a forward or a batch
-    if gathers:
-        parts["gathered layers"] = _gathered(shape)
-    taken = sum(value for name, value in parts.items() if name not in (*_OF_UPDATE, *_OF_ROUND))
-    awake = args.vllm_gpu_memory_utilization if _colocated(args) and not args.vllm_enable_sleep_mode else 0.0
-    free = None if gpu_gib is None else (1 - awake) * gpu_gib * GIB - taken
-    parts["prompts"] = _prompts(shape, args, launch, free, loaded.weight_bytes)
+    if gathers:  # two layers, one that computes and one in transfer, and embedding and head
+        words = 2 * shape.vocabulary * shape.hidden
+        parts["gathered layers"] = (2 * (shape.parameters - words) / shape.layers + words) * COMPUTE_BYTES
     readers = 1 if launch.loads_once else launch.processes_per_node
     host = readers * max(model, shape.parameters * COMPUTE_BYTES) * (2 if referenced else 1)  # 4 bits are made there
     checkpoint = 3 * trained
@@ -132,7 +129,7 @@ def _activations(shape: Backbone, args: AlignOPSDConfig, number_bytes: int) -> f
     """Returns the bytes of the boundaries of layers, and of the larger of one layer and the vocabulary head in
     the backward pass; checked on tensors without data (`tests/launch/test_memory_counts.py`)."""
     longest = args.max_prompt_length + args.max_completion_length
-    tokens = max(min(args.rows_per_forward * longest, args.tokens_per_forward // longest * longest), longest)
+    tokens = max(args.tokens_per_forward // longest * longest, longest)
     layer = tokens * (48 * shape.hidden + 12 * shape.intermediate)
     head = 8 * shape.vocabulary * shape.hidden
     kept = number_bytes * tokens * shape.hidden if args.gradient_checkpointing else layer
@@ -142,41 +139,8 @@ def _activations(shape: Backbone, args: AlignOPSDConfig, number_bytes: int) -> f
 def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
     """Returns the bytes of one layer and of the mask of packed rows: a boolean and a bfloat16 number for each pair."""
     longest = args.max_prompt_length + args.max_completion_length
-    tokens = max(args.scoring_tokens, longest)
-    return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))
-
-
-def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float | None, weight_bytes: float) -> float:
-    """Returns the bytes of keys and values of a round's prompts, if the project's own loop samples from a whole model:
-    the pool, and the cache of the current batch (`scoring/kv_memory.py`)."""
-    if (
-        not shape.own_loop
-        or launch.strategy not in ("one process", "DDP")
-        or args.use_vllm
-        or args.use_transformers_continuous_batching
-    ):
-        return 0.0
-    if args.generation_kwargs or args.cache_implementation:
-        return 0.0
-    if args.top_k not in (None, 0) or args.top_p not in (None, 1.0) or args.min_p not in (None, 0.0):
-        return 0.0
-    number = weight_bytes if free is None else COMPUTE_BYTES
-    longest = int(shape.row(args.max_prompt_length + args.max_completion_length) * number)
-    rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
-    sizes = cache_limits(free, args.kv_memory_share, longest)
-    batch = min(sizes.batch, rows * longest) if sizes.bounds_rollout else max(sizes.batch, rows * longest)
-    return max(sizes.pool, longest) + batch
-
-
-def _colocated(args: AlignOPSDConfig) -> bool:
-    return args.use_vllm and args.vllm_mode == "colocate"
-
-
-def _gathered(shape: Backbone) -> float:
-    """Returns the bytes of two layers, one that computes and one in transfer, and of embedding and head."""
-    words = 2 * shape.vocabulary * shape.hidden
-    layer = (shape.parameters - words) / shape.layers
-    return (2 * layer + words) * COMPUTE_BYTES
+    tokens = max(args.tokens_per_forward, longest)
+    return tokens * (shape.hidden * 2 * 16 + max(args.tokens_per_forward // 4, longest) * (1 + COMPUTE_BYTES))
 
 
 @dataclass(frozen=True)
@@ -189,6 +153,7 @@ class Sampler:
         buffers: activations of one step and the logits of all responses sampled at once.
         cache: remainder for keys and values; negative if the share is too small.
         sequences: number of full-length responses that the cache holds.
+        most: number of responses that are sampled at once.
     """
 
     share: float
@@ -196,6 +161,7 @@ class Sampler:
     buffers: float
     cache: float
     sequences: int
+    most: int
 
 
 def sampler(
@@ -206,13 +172,13 @@ def sampler(
     Args:
         served_bytes: of a parameter, on average.
     """
-    if not _colocated(args):
+    if not (args.use_vllm and args.vllm_mode == "colocate"):
         return None
     share, parallel = args.vllm_gpu_memory_utilization * gpu_gib, args.vllm_tensor_parallel_size
     weights = shape.parameters * served_bytes / parallel / GIB
-    logits = 3 * args.sampler_sequences * shape.vocabulary * 4
-    buffers = (logits + args.sampler_tokens * shape.hidden * 2 * 16) / GIB
+    logits = 3 * engine["max_num_seqs"] * shape.vocabulary * 4
+    buffers = (logits + engine["max_num_batched_tokens"] * shape.hidden * 2 * 16) / GIB
     cache = share - weights - buffers
-    row = shape.row(args.sampler_length) * COMPUTE_BYTES / parallel
-    sequences = int(max(cache, 0.0) * GIB / row) if row else args.sampler_sequences
-    return Sampler(share, weights, buffers, cache, sequences)
+    row = shape.row(engine["max_model_len"]) * COMPUTE_BYTES / parallel
+    sequences = int(max(cache, 0.0) * GIB / row) if row else engine["max_num_seqs"]
+    return Sampler(share, weights, buffers, cache, sequences, engine["max_num_seqs"])

@@ -7,27 +7,23 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 from trl import ModelConfig
 
-from alignopsd_trl.common.files import json_lines
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import Sampler, encoder_bytes, estimate, gpu_memory, sampler
 from alignopsd_trl.launch.shapes import backbone, config_of, loading
-from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.runs.folder import LOG_FILE
+from alignopsd_trl.results.card import changed_settings
+from alignopsd_trl.scoring.kv_memory import SHARE
 
 
 def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
-    """Checks a run, then reports unusual settings, rows and tokens of a round, memory, time and parts.
+    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts.
 
     Args:
         changed: settings that differ from the preset.
@@ -42,64 +38,35 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     job.check(trajectories // args.num_generations)
     turns = args.max_turns or suite.factory().max_turns
+    missing = "not installed here; the run needs pip install 'alignopsd-trl[vllm]'"
     facts = {
         **job.facts(launch),
-        **({"vLLM": VLLM_MISSING} if args.use_vllm and find_spec("vllm") is None else {}),
+        **({"vLLM": missing} if args.use_vllm and find_spec("vllm") is None else {}),
         "trajectories per round": f"{trajectories}, optimiser steps {args.steps_per_round}",
         "turn rows per round, at most": trajectories * turns,
         "tokens per turn, at most": args.max_prompt_length + args.max_completion_length,
         "trained tokens per round, at most": trajectories * turns * args.max_completion_length,
         **memory_facts(recipe, args, job.model, launch, turns * trajectories // launch.processes),
-        "seconds a round": seconds_a_round(Path(args.output_dir)),
         **job.part_facts(),
     }
     width = max(map(len, facts)) + 2
     lines = [_wrapped(f"{name:<{width}}", str(value)) for name, value in facts.items()]
-    settings = all_settings(args, suite) if whole else ["all settings, and the environment's: --all"]
+    settings = ["all settings, and the environment's: --all"]
+    if whole:
+        names = sorted(one.name for one in fields(AlignOPSDConfig) if not one.name.endswith("_token"))
+        settings = [f"  {name}: {getattr(args, name)}" for name in names]
+        settings.append(f"  environment: {json.dumps(dict(suite.description), default=str)}")
     return "\n".join([*not_as_usual(args, changed), "", *lines, "", *settings])
 
 
 def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]:
     """Returns the changed settings: those of the command line, then those of the preset."""
-    usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
-    preset = {
-        name: getattr(args, name)
-        for name, default in usual.items()
-        if getattr(args, name) not in (None, default) and name not in (*changed, *MADE) and not name.endswith("_token")
-    }
+    preset = {name: value for name, value in changed_settings(vars(args)).items() if name not in changed}
 
     def shown(settings: Mapping[str, Any]) -> str:
         return ", ".join(f"{name}={getattr(one, 'value', one)}" for name, one in settings.items()) or "nothing"
 
     return [_wrapped("not as in the preset: ", shown(changed)), _wrapped("not as by default: ", shown(preset))]
-
-
-MADE = (
-    *("output_dir", "logging_dir", "run_name", "accelerator_config", "report_to", "thinking_tags", "debug"),
-    *("use_cpu", "disable_tqdm", "include_for_metrics", "dataloader_pin_memory", "generation_batch_size"),
-)
-"""Settings whose defaults a configuration computes when it is made, and settings that depend on the machine."""
-
-
-def all_settings(args: AlignOPSDConfig, suite: Suite) -> list[str]:
-    """Returns a line for each setting, the environment's last; leaves out tokens."""
-    names = sorted(one.name for one in fields(AlignOPSDConfig) if not one.name.endswith("_token"))
-    lines = [f"  {name}: {getattr(args, name)}" for name in names]
-    return [*lines, f"  environment: {json.dumps(dict(suite.description), default=str)}"]
-
-
-def seconds_a_round(folder: Path) -> str:
-    """Returns the median seconds a round of an earlier run's log in this folder, or a note that there is none."""
-    path = folder / LOG_FILE
-    logs = json_lines(path)
-    phases = [[value for name, value in one.items() if name.startswith("seconds/") and value] for one in logs]
-    rounds = [sum(one) for one in phases if one]
-    if not rounds:
-        return "known after the first run in this folder"
-    return f"{median(rounds):.1f}, median of {len(rounds)} in {path}"
-
-
-VLLM_MISSING = "not installed here; the run needs pip install 'alignopsd-trl[vllm]'"
 
 
 def _wrapped(label: str, text: str) -> str:
@@ -117,7 +84,7 @@ def memory_facts(
     Raises:
         ValueError: if the sampler's share can't hold its weights; if the weights can't be loaded or counted so.
     """
-    name, remote, gpu = policy_of(model), args.trust_remote_code, gpu_memory(recipe.gpu_gib)
+    name, remote, gpu = str(model.model_name_or_path), args.trust_remote_code, gpu_memory(recipe.gpu_gib)
     shape, loaded = backbone(name, remote), loading(config_of(name, remote), model, args, launch)
     method = get_method(args.method)(args)
     encoder = encoder_bytes(recipe.encoder if method.needs_encoder else None)
@@ -137,7 +104,7 @@ def memory_facts(
     if uncounted := "; ".join(filter(None, (unknown, shape.uncounted))):
         facts["not counted"] = uncounted
     engine = sampler(shape, args, gpu, loaded.served_bytes)
-    facts["sampler"] = _sampler_fact(args, engine, gpu, found.training["prompts"])
+    facts["sampler"] = _sampler_fact(args, engine, gpu)
     sampling, training = found.standing, found.peak
     if engine is not None:
         sampling += engine.share
@@ -157,22 +124,12 @@ def memory_facts(
     return facts
 
 
-def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, prompts: float) -> str:
-    """Returns the plan's line about the sampler: where it runs, and its memory.
-
-    Args:
-        engine: vLLM on the training GPUs; `None` for a vLLM server or for sampling with the trainer's own weights.
-        gpu: GiB of a GPU.
-        prompts: GiB of keys and values where the trainer's own weights sample.
-
-    Raises:
-        ValueError: if the share of the GPU that vLLM gets can't hold its weights.
-    """
+def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float) -> str:
+    """Returns the line about the sampler's place and, of vLLM, its memory."""
     if engine is None and args.use_vllm:
         return "on the server's GPUs"
     if engine is None:
-        counted = f"keys and values take {prompts:.2f} GiB" if prompts else "its caches are not counted"
-        return f"the trainer's own weights; {counted}" + ("" if args.use_cpu else f"; {slow_sampling(args)}")
+        return "the trainer's own weights" + ("" if args.use_cpu else f"; {SLOW_SAMPLING}")
     if engine.weights > engine.share:
         raise ValueError(
             f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} of {gpu:.0f} GiB can't hold the "
@@ -180,13 +137,12 @@ def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, pro
         )
     return (
         f"{engine.share:.1f} GiB of {gpu:.0f} (weights {engine.weights:.1f}, buffers {engine.buffers:.1f}, cache "
-        f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {args.sampler_sequences} at most)"
+        f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {engine.most} at most)"
     )
 
 
-def slow_sampling(args: AlignOPSDConfig) -> str:
-    """Returns the advice for a GPU that samples without vLLM."""
-    return (
-        "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
-        f"{args.kv_memory_share:.0%} of what is free"
-    )
+SLOW_SAMPLING = (
+    "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
+    f"{SHARE:.0%} of what is free"
+)
+"""The advice for a GPU that samples without vLLM."""

@@ -33,7 +33,6 @@ class Backbone:
     intermediate: int  # channels of a token inside a layer; of a mixture, in the experts that it visits
     heads: int = 0  # of queries; 0 where a config file says it
     caches: tuple[tuple[int, int], ...] = ()  # per layer: kv_width, and the tokens that it keeps (0: all)
-    own_loop: bool = True  # whether the project's own decoding loop samples it
     uncounted: str = ""  # a state that no estimate has
 
     def row(self, tokens: int) -> int:
@@ -98,7 +97,6 @@ LAPTOP: dict[str, Any] = {
     "skill_tokens": 64,
     "beta": 0.0,
     "tokens_per_forward": 4096,
-    "scoring_tokens": 4096,
     "save_rounds": 6,
     "save_total_limit": 2,
     "logging_steps": 1,
@@ -122,7 +120,6 @@ SMOLLM2: dict[str, Any] = {
     "tasks_per_round": 6,
     "eval_temperature": 1.0,  # that of rounds: at 0.4 a slight preference of the first policy decides most episodes
     "tokens_per_forward": 1024,
-    "scoring_tokens": 1024,
     "save_rounds": 1,  # a round takes half a minute or more, a checkpoint of adapters 60 MB
 }
 """Settings for SmolLM2-135M on a laptop: adapters, and steps that are large enough to be seen after two rounds.

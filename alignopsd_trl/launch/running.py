@@ -1,41 +1,47 @@
-"""The run of a recipe, once its command line is checked: evaluate, train, evaluate."""
+"""The run of a recipe, once its command line is checked: evaluate, train, evaluate, write ``results.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
-from trl import ModelConfig, get_peft_config
+from trl import get_peft_config
 
-from alignopsd_trl.common.files import write_json, write_text
+from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.common.options import as_mapping, path_as_given
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.memory import GIB
-from alignopsd_trl.launch.plan import slow_sampling
-from alignopsd_trl.launch.results import Evaluations, run_results
+from alignopsd_trl.launch.plan import SLOW_SAMPLING
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.records import write_records
 from alignopsd_trl.results.card import model_card
+from alignopsd_trl.results.facts import facts_of
 from alignopsd_trl.results.hub import PushFailed, push_run, push_trajectories
-from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, claim_together, claimed
+from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, RunFolder, claim_together, claimed
 from alignopsd_trl.runs.owned import owned
+from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.runs.readers import outlives_its_readers
 from alignopsd_trl.runs.state import RESULTS_FILE
 from alignopsd_trl.skills import foreign_bank
 
+if TYPE_CHECKING:
+    from alignopsd_trl.trainer import AlignOPSDTrainer
 
-def run(
-    job: Job, callbacks: Sequence[TrainerCallback] = (), changed: Mapping[str, Any] | None = None, machine: str = ""
-) -> dict[str, Any]:
+SCHEMA = 2  # of results.json
+
+
+def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -> dict[str, Any]:
     """Evaluates, trains, evaluates again; leaves results, checkpoint, card and trajectories in the output folder.
 
     Args:
@@ -61,7 +67,7 @@ def run(
             print(opening(said, changed or {}, folder), flush=True)
         push, args.push_to_hub = args.push_to_hub, False  # once, after the results, not transformers' two commits
         with setup():
-            trainer = _trainer(job, callbacks)
+            trainer = _trainer(job)
             skilled = get_method(args.method).skills_in_evaluation
             evaluations = Evaluations(job.panel, folder, trainer, skilled, job.recipe.evaluate_first)
         trainer.run_folder = folder
@@ -69,7 +75,7 @@ def run(
         trainer.train()
         evaluations.play("after")
         trainer.save_model(args.output_dir)
-        results = run_results(job, folder, trainer, evaluations, config, changed or {})
+        results = _results(job, folder, trainer, evaluations, config, changed or {})
         if folder.writes:
             write_json(folder.path / RESULTS_FILE, results)
             name = args.hub_model_id or Path(args.output_dir).name
@@ -94,11 +100,14 @@ def _push(folder: Path, model: str | None, trajectories: str | None, args: Align
         raise PushFailed("\n".join(failed))
 
 
-def _trainer(job: Job, callbacks: Sequence[TrainerCallback]) -> Any:
+def _trainer(job: Job) -> Any:
     from alignopsd_trl.trainer import AlignOPSDTrainer
 
     args, model = job.args, job.model
-    args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), **_model_options(model)}
+    dtype = model.dtype if model.dtype != "auto" else None
+    own = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": dtype}
+    own = {name: value for name, value in own.items() if value is not None}
+    args.model_init_kwargs = as_mapping(args.model_init_kwargs) | own
     trainer = AlignOPSDTrainer(
         resolve_model(job.policy),
         args,
@@ -109,7 +118,6 @@ def _trainer(job: Job, callbacks: Sequence[TrainerCallback]) -> Any:
         encoder=job.encoder,
         peft_config=get_peft_config(model),
         quantization_config=job.quantization,
-        callbacks=[*callbacks],
     )
     strange = foreign_bank(trainer.skill_bank, job.suite)
     if strange and trainer.is_world_process_zero():
@@ -118,25 +126,88 @@ def _trainer(job: Job, callbacks: Sequence[TrainerCallback]) -> Any:
 
 
 def opening_facts(job: Job) -> dict[str, str]:
-    """Returns the lines of the first screen, by their labels."""
-    return job.facts(launched()) | _of_the_gpu(job.args)
-
-
-def _of_the_gpu(args: AlignOPSDConfig) -> dict[str, str]:
-    """Returns the GPU's line of the first screen; empty without a GPU."""
+    """Returns the lines of the first screen, by their labels; those of a GPU where there is one."""
+    args, said = job.args, job.facts(launched())
     if not torch.cuda.is_available():
-        return {}
+        return said
     if args.use_cpu:
-        return {"GPU": "left alone, as use_cpu=True asks: --use_cpu False takes it"}
+        return said | {"GPU": "left alone, as use_cpu=True asks: --use_cpu False takes it"}
     precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
-    said = {"GPU": f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[0] / GIB:.0f} GiB free, {precision}"}
-    return said if args.use_vllm else said | {"sampling": slow_sampling(args)}
+    said["GPU"] = f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[0] / GIB:.0f} GiB free, {precision}"
+    return said if args.use_vllm else said | {"sampling": SLOW_SAMPLING}
 
 
-def _model_options(model: ModelConfig) -> dict[str, Any]:
-    chosen = {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype if model.dtype != "auto" else None,
+class Evaluations(TrainerCallback):
+    """Plays the panel before the first update, and again at the end.
+
+    Each evaluation is a file of its own, which names its run and its update. A resumed run keeps the evaluations that
+    it has and plays those that are missing.
+    """
+
+    def __init__(self, panel: TaskPanel, folder: RunFolder, trainer: AlignOPSDTrainer, skills: bool, first: bool):
+        self.panel, self.folder, self.trainer, self.skills, self.first = panel, folder, trainer, skills, first
+        self.results: dict[str, Any] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.panels.warn_of_trained(f"panel {self.panel.name}", self.panel.rows)
+        if self.first and state.global_step == 0:
+            self.play("before")
+        elif self.first:
+            self.results["before"] = self._kept("before", 0)
+
+    def play(self, when: str) -> None:
+        """Plays the panel, or loads the evaluation that this run has already made of these weights."""
+        update = self.trainer.state.global_step
+        self.results[when] = self._kept(when, update) or self._play(when, update)
+
+    def _play(self, when: str, update: int) -> dict[str, Any]:
+        before = self.trainer.seconds["evaluation"]
+        result = self.trainer.evaluate_panel(self.panel, skills=self.skills)
+        own = {"run": self.folder.id, "update": update, "seconds": self.trainer.seconds["evaluation"] - before}
+        content = plain(own | result.to_dict(outcomes=True))
+        if self.folder.writes:
+            success = str(result.success)
+            found = f"success {success} %, " if success != "unknown" else ""
+            sampled = f"temperature {result.temperature:g} (the updates' rounds: {self.trainer.args.temperature:g})"
+            print(f"{when} training: {found}score {result.score} %, {result.turns:.1f} turns, {sampled}", flush=True)
+            write_records(self._path(when).with_suffix(".parquet"), result.records)
+            write_json(self._path(when), content)
+        return content
+
+    def _kept(self, when: str, update: int) -> dict[str, Any] | None:
+        """Returns the first process's saved evaluation, if it belongs to this run, this update and this panel."""
+        from accelerate.utils import broadcast_object_list
+
+        content = read_json(self._path(when)) if self.folder.writes else None
+        wanted = {"run": self.folder.id, "update": update, "checksum": self.panel.checksum, "skills": self.skills}
+        fits = isinstance(content, dict) and all(content.get(name) == value for name, value in wanted.items())
+        return broadcast_object_list([content if fits else None])[0]
+
+    def _path(self, when: str) -> Any:
+        return self.folder.path / f"evaluation_{when}.json"
+
+
+def _results(
+    job: Job,
+    folder: RunFolder,
+    trainer: AlignOPSDTrainer,
+    evaluations: Evaluations,
+    config: Mapping[str, Any],
+    changed: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns the content of ``results.json``: outcome, provenance, seconds of all sessions, log of every update."""
+    before, after = evaluations.results.get("before"), evaluations.results["after"]
+    facts, name = facts_of(trainer, before, after), job.policy
+    content = facts | {
+        "schema": SCHEMA,
+        "run": folder.id,
+        "sessions": folder.sessions,
+        "model": {"name": name, "revision": job.model.model_revision, "checksum": weights_checksum(name)},
+        "environment": dict(job.suite.description),
+        "recipe": vars(job.recipe),
+        "changed": dict(changed),
+        "config": dict(config),
+        "seconds": facts["seconds"] | {"evaluation": sum(one["seconds"] for one in (before, after) if one)},
+        "history": [entry for entry in trainer.state.log_history if "train_runtime" not in entry],  # of all sessions
     }
-    return {name: value for name, value in chosen.items() if value is not None}
+    return plain(content)

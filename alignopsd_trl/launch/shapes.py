@@ -19,7 +19,6 @@ from alignopsd_trl.common.models import resolve_model, unreadable
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
-from alignopsd_trl.scoring.packing import why_plain
 
 BLOCK = 64  # weights that share one scale in bitsandbytes' 4 bits
 NESTED = 1 / BLOCK + 4 / (BLOCK * 256)  # bytes a weight: scales of one byte, and a float32 for each 256 of them
@@ -88,7 +87,6 @@ def shape_of(name: str, config: Any, trust_remote_code: bool = False) -> Backbon
         *(text.num_hidden_layers, text.hidden_size, max(width for width, _ in caches), text.vocab_size),
         max(map(_intermediate, text.per_layer_config)),
         caches=caches,
-        own_loop=why_plain(text, "sdpa") is None,
         uncounted=f"states of its layers of {', '.join(stateful)}" if stateful else "",
     )
 

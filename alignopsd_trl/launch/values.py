@@ -1,20 +1,11 @@
-"""Reads values from a command line or a file: YAML, JSON, and the argument that each belongs to."""
+"""Reads values from a command line or a file: YAML, JSON, the argument that each belongs to; finds shipped files."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from trl import ModelConfig
-
-
-def policy_of(model: ModelConfig) -> str:
-    """Returns the policy's id or path, which every preset names."""
-    assert model.model_name_or_path is not None, "presets are checked for model_name_or_path"
-    return model.model_name_or_path
+from typing import Any
 
 
 def read_value(text: str, given: str) -> Any:
@@ -102,3 +93,17 @@ def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:
         return call()
     except (ValueError, KeyError) as error:
         raise ValueError(f"{flag}={value!r}: {error}") from error
+
+
+def shipped_files() -> dict[str, Path]:
+    """Returns the studies and launch files that come with the package, name to path."""
+    kinds = ("accelerate", "studies")
+    return {
+        path.stem: path for kind in kinds for path in sorted((Path(__file__).parents[1] / "recipes" / kind).glob("*.*"))
+    }
+
+
+def shipped_or(path: str) -> str:
+    """Returns the path of a shipped file for its name, with or without ``.yaml``, if there is no such path; else the
+    path as it is."""
+    return path if Path(path).exists() else str(shipped_files().get(path.removesuffix(".yaml"), path))

@@ -1,17 +1,19 @@
-"""Measures turn credit: `fidelity` compares methods with Monte Carlo advantages, `tune` ranks them for a recipe.
+"""Measures turn credit: `measurement` compares methods with Monte Carlo advantages, `tune` and `skills` tell what
+skills are worth.
 
     alignopsd measure --model tiny --environment webshop_tiny --methods grpo,align_opsd --output DIR
-    alignopsd measure webshop_tiny --tasks 16 --rollouts 6
+    alignopsd measure webshop_tiny --tasks 16
 
 A deterministic environment can be replayed from (row, seed, actions). V(s), the value of a state, is the mean outcome
 of the policy's Monte Carlo rollouts from s. A turn's true advantage A_MC is V(next state) - V(state); after the last
-turn the outcome replaces V(next state).
+turn the outcome replaces V(next state). `rollout.monte_carlo` plays them.
 
     commands                     the command line
     setup, policy, variants      objects from names; sampling and scoring; methods and settings that share a teacher
-    tree, plan, mc_rollouts      states of a batch, number of rollouts from each, replay and play
-    measurement, training        a measurement, with its cache in a folder; the same of a training round
+    kept                         what was played, in a folder
     metrics                      agreement of credit and advantage with intervals
-    fidelity, report             ``measure --model``; its page, and several folders in one table
-    tune, ranking                ``measure RECIPE``: batches of tasks, its page; advice
+    measurement, report          ``measure --model``; its page, and several folders in one table
+    training                     the same of a training round
+    tune, lift                   ``measure RECIPE``: its page and advice; success with and without skills
+    skills, skill_worth          ``measure --each_skill``: its page; each skill played alone
 """

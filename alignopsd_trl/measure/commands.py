@@ -18,18 +18,22 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.launch.values import environment_options, read_value
 from alignopsd_trl.runs.owned import owned
 
-BATCH = 8
-"""Number of a recipe's tasks in a batch; another batch begins while there is time."""
-
 FILES = ("fidelity.json", "turns.parquet", "tune.json", "tuned.yaml", "report.md", "pooled.json")
+FILES += ("skills.json", "skills_worth.csv")
 """Files that the command writes into its output, beside the parts."""
 
 LEAST = {"tasks": 1, "rollouts": 1, "seed": 0, "batch_size": 1, "step": 0, "tasks_per_batch": 1, "slots": 1}
+LEAST |= {"episodes": 1}
+
+OF_CREDIT: dict[str, Any] = {"methods": ["grpo", "align_opsd"], "vary": [], "rollouts": 12}
+"""Values of omitted arguments of a measurement of credit; without credit there is only what plays."""
+PLAYS: dict[str, Any] = {"methods": ["grpo"], "vary": [], "rollouts": 1}
+CREDIT_ONLY = ("methods", "vary", "rollouts", "enough", "everywhere", "step", "tasks_per_batch")
 
 
 def measure(argv: Sequence[str]) -> None:
     """Runs `run_measure`; an error that a user can mend ends it with a short message."""
-    with reported("alignopsd measure", quietly=True, resumes=""):
+    with reported("alignopsd measure", quietly=True, resumes=None if "--each_skill" in argv else ""):
         run_measure(argv)
 
 
@@ -42,11 +46,15 @@ def run_measure(argv: Sequence[str]) -> dict[str, Any]:
 
             with setup():
                 return pool(given.pool, given.output)
+        if given.each_skill:
+            from alignopsd_trl.measure.skills import check
+
+            return check(given, shown)
         if given.recipe:
             from alignopsd_trl.measure.tune import tune
 
             return tune(given, shown)
-        from alignopsd_trl.measure.fidelity import measure
+        from alignopsd_trl.measure.measurement import measure
 
         return measure(given, f"    {shown}")
 
@@ -55,21 +63,24 @@ def read_measure(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the arguments; a recipe's settings become ``given.settings``."""
     parser = _parser()
     given = parser.parse_args(argv)
-    parser.at_least(given, LEAST | ({"tasks": 2} if given.recipe else {}))
-    if given.minutes is not None and not given.minutes > 0:
-        parser.error(f"--minutes {given.minutes:g} must be more than 0")
+    plays = given.recipe or given.each_skill
+    parser.at_least(given, LEAST | ({"tasks": 3, "slots": 8} if given.each_skill else {"tasks": 2} if plays else {}))
     if given.enough is not None and not 0 < given.enough <= 1:
         parser.error(f"--enough {given.enough:g} must lie above 0 and be 1 at most")
     if given.pool:
         return given
     if given.recipe and (given.environment or given.split):
         parser.error("RECIPE names its environment and its split; leave --environment and --split out")
-    if not given.recipe and not (given.model and given.environment and given.output):
+    if not given.recipe and not (given.model and given.environment and (given.output or given.each_skill)):
         parser.error("the following arguments are required: RECIPE, or --model, --environment and --output")
+    if plays and (alien := next((name for name in CREDIT_ONLY if getattr(given, name)), None)):
+        parser.error(f"--{alien} is about credit, which --model, --environment and --output measure; leave it out")
     with setup():
         if given.recipe:
             _take_recipe(given)
-        _complete(given, OF_RECIPE if given.recipe else OF_MODEL)
+        tasks = 256 if given.each_skill else 32 if plays else 8
+        _complete(given, (PLAYS if plays else OF_CREDIT) | {"tasks": tasks, "split": "train", "settings": {}})
+        _complete(given, {"output": place("outputs/skills")})
         given.set = dict(map(_setting, given.set))
         given.environment_options = environment_options(given.environment_options)
         check_model_name(given.model)
@@ -77,46 +88,44 @@ def read_measure(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-OF_RECIPE: dict[str, Any] = {"tasks": 32, "rollouts": 6}
-OF_MODEL: dict[str, Any] = {"tasks": 8, "rollouts": 12, "split": "train", "methods": ["grpo", "align_opsd"], "vary": []}
-"""Values of omitted arguments."""
-
-
 def _take_recipe(given: argparse.Namespace) -> None:
     """Fills in omitted arguments from the recipe's settings."""
     given.settings = preset(given.recipe)
     name = importable(given.recipe).rpartition(".")[2]
-    usual = {"output": place(f"outputs/measure_{name}"), "model": given.settings["model_name_or_path"]}
-    usual |= {"split": given.settings.get("train_split", "train"), "tasks_per_batch": BATCH}
+    folder = f"outputs/skills_{name}" if given.each_skill else f"outputs/measure_{name}"
+    usual = {"output": place(folder), "model": given.settings["model_name_or_path"]}
+    usual |= {"split": given.settings.get("train_split", "train")}
     taken = ("environment", "skill_bank", "encoder", "environment_options")
     _complete(given, usual | {name: given.settings.get(name) for name in taken})
 
 
 def _complete(given: argparse.Namespace, usual: dict[str, Any]) -> None:
     for name, value in usual.items():
-        setattr(given, name, value if getattr(given, name) is None else getattr(given, name))
+        setattr(given, name, value if getattr(given, name, None) is None else getattr(given, name))
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="alignopsd measure",
-        description="Measures the turn credit of methods against Monte Carlo advantages of the same turns. With RECIPE "
-        "it also measures the lift of the skills, ranks the methods and writes a YAML file for train --config.",
+        description="With RECIPE: whether the skills lift its policy, and a YAML file for train --config. With "
+        "--model, --environment and --output: the turn credit of methods against Monte Carlo advantages of the same "
+        "turns. With --each_skill and either: what each skill of the bank is worth.",
     )
     add = parser.add_argument
     about = "as for train: a shipped recipe, or a task or recipe of yours; else --model, --environment and --output"
     add("recipe", metavar="RECIPE", nargs="?", help=about)
+    add("--each_skill", action="store_true", help="success with each skill minus success without, on training tasks")
     add("--model", help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}; the recipe's by default")
     add("--environment", help="webshop_tiny, alfworld_tiny, ... or a module with suite()")
     add("--environment_options", help="JSON, the keyword arguments of the environment's suite()")
     add("--split", help="whose tasks are drawn; train by default")
-    add("--methods", type=_names, help="names, separated by commas; with RECIPE always also grpo")
+    add("--methods", type=_names, help="names, separated by commas; grpo,align_opsd by default")
     add("--vary", action="append", metavar="NAME=A,B", help="further variants; A=1+B=2 sets two together")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
-    add("--tasks", type=int, help=f"sibling groups; 8 by default, of a recipe 32, {BATCH} at a time")
-    add("--rollouts", type=int, help="Monte Carlo rollouts a state on average, at most; 12, of a recipe 6")
-    add("--minutes", type=float, help="of a recipe: begin no batch of tasks that would end later than this")
-    add("--value", choices=("reward", "success"), default="success", help="what a state's value is the mean of")
+    add("--tasks", type=int, help="at most; 8 by default, of a recipe 32, for --each_skill 256")
+    add("--episodes", type=int, default=1000, help="of --each_skill, shared by the skills; more decide more")
+    add("--rollouts", type=int, help="Monte Carlo rollouts a state on average, at most; 12 by default")
+    add("--value", choices=("reward", "success"), default="success", help="what counts of an episode")
     add("--enough", type=float, help="reliability of A_MC that ends rollouts; by default by the states; 1: never")
     add("--everywhere", action="store_true", help="measure also groups whose siblings were all rewarded alike")
     add("--step", type=int, default=0, help="training round for which methods with a schedule give credit")
@@ -130,7 +139,7 @@ def _parser() -> CommandParser:
     add("--dtype", choices=dtypes, default="auto", help="of the weights; auto: as they were saved")
     add("--device", help="by default the GPU, or the CPU where there is none")
     add("--quiet", action="store_true", help="no progress bars")
-    add("--output", type=place, help="folder of all files; outputs/measure_RECIPE by default")
+    add("--output", type=place, help="folder of all files; outputs/measure_RECIPE or outputs/skills by default")
     add("--pool", nargs="+", type=Path, metavar="FOLDER", help="take earlier measurements together; plays nothing")
     return parser
 

@@ -1,13 +1,21 @@
-"""Keeps played episodes as JSON: only the types named here come back, and reading them runs no code of a file."""
+"""Keeps played episodes in a folder, as JSON: only the types named here come back, and reading them runs no code of a
+file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.environments.base import Record, View
-from alignopsd_trl.measure.mc_rollouts import MCRollout
+from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
 from alignopsd_trl.rollout.prompts import Shown
+from alignopsd_trl.runs.configuration import differences
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 
 _KINDS: dict[str, Any] = {
@@ -54,3 +62,51 @@ def decoded(value: Any) -> Any:
     if kind in ("tuple", "dict"):
         return (tuple if kind == "tuple" else dict)(decoded(content))
     return _KINDS[kind](**{name: decoded(one) for name, one in content.items()})
+
+
+IDENTITY = "identity.json"
+
+
+class Cache:
+    """Episodes and rollouts in a folder.
+
+    Args:
+        identity: settings that the content depends on.
+
+    Raises:
+        ValueError: if the folder holds the parts of another measurement, or of one that is not known.
+    """
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]):
+        self.folder, self._identity = folder, plain(identity)
+        remedy = "choose another --output or remove the folder"
+        before = read_json(folder / IDENTITY)
+        if not isinstance(before, dict):
+            if any(folder.glob("*.json")):
+                raise ValueError(f"{folder} holds files without a whole {IDENTITY}, which says whose; {remedy}")
+            before = self._identity
+        if changed := differences(before, self._identity):
+            shown = [f"{name}={there!r}, this one has {here!r}" for name, (there, here) in changed.items()]
+            raise ValueError(f"{folder.parent} holds a measurement with {'; '.join(shown)}; {remedy}")
+
+    def take(self, name: str, play: Callable[[], list[Any]]) -> list[Any]:
+        """Returns the content of a name; plays it if the folder has none.
+
+        A value of a type that only code could bring back is not kept: another start plays it again.
+
+        Raises:
+            ValueError: for a damaged file.
+        """
+        path = self.folder / f"{name}.json"
+        with contextlib.suppress(FileNotFoundError), setup():
+            try:
+                return list(decoded(json.loads(path.read_text(encoding="utf-8"))))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise ValueError(f"{path} is damaged ({error!r:.80}); remove it, and it is played again") from error
+        played = play()  # played first: an error leaves the folder free for another measurement
+        write_json(self.folder / IDENTITY, self._identity)
+        try:
+            write_text(path, json.dumps(encoded(played)))
+        except NotKept as error:
+            print(f"{path} is not kept, since it holds {error}; another start plays it again", file=sys.stderr)
+        return played

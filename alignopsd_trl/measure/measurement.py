@@ -1,84 +1,39 @@
-"""Measures tasks: episodes, Monte Carlo rollouts from their states, and every variant's credit of their turns.
+"""``alignopsd measure --model``: compares the turn credit of methods with Monte Carlo advantages of the same turns.
 
-Episodes and rollouts are kept in a folder for later commands.
+No trainer is involved; the environment must be deterministic. Episodes and rollouts stay in the output folder. An
+interrupted measurement resumes from them, and one with other methods or ``--vary`` plays no rollouts again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from alignopsd_trl.common.files import plain, read_json, write_json, write_text
+from alignopsd_trl.common.files import plain, write_json, write_text
+from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.launch.errors import setup
-from alignopsd_trl.measure.kept import NotKept, decoded, encoded
-from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
-from alignopsd_trl.measure.setup import Session
-from alignopsd_trl.measure.table import CREDIT, turn_table
-from alignopsd_trl.measure.tree import Tree, outcome, turn_advantages
+from alignopsd_trl.measure.kept import Cache
+from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError, play_groups, take_rollouts
+from alignopsd_trl.measure.metrics import agreement
+from alignopsd_trl.measure.report import page
+from alignopsd_trl.measure.setup import Session, environment_preset, prepare
+from alignopsd_trl.measure.table import CREDIT, credit_of, measured_rows, turn_table, turns_of
+from alignopsd_trl.rollout.monte_carlo.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
-from alignopsd_trl.methods import checked_credit, grpo
-from alignopsd_trl.runs.configuration import differences
+from alignopsd_trl.methods import Method, checked_credit, grpo
+from alignopsd_trl.records import write_records
+from alignopsd_trl.runs.sizes import choose_sizes
 from alignopsd_trl.turns import Trajectory, TurnBatch
-
-IDENTITY = "identity.json"
-GAPS = "token_identity_gaps"
-"""The column of the sums of each turn's identity gaps, from the first method that computes them."""
-
-
-class Cache:
-    """Episodes and rollouts in a folder.
-
-    Args:
-        identity: settings that the content depends on.
-
-    Raises:
-        ValueError: if the folder holds the parts of another measurement, or of one that is not known.
-    """
-
-    def __init__(self, folder: Path, identity: Mapping[str, Any]):
-        self.folder, self._identity = folder, plain(identity)
-        remedy = "choose another --output or remove the folder"
-        before = read_json(folder / IDENTITY)
-        if not isinstance(before, dict):
-            if [*folder.glob("*.json"), *folder.glob("*.pkl")]:
-                raise ValueError(f"{folder} holds files without a whole {IDENTITY}, which says whose; {remedy}")
-            before = self._identity
-        if changed := differences(before, self._identity):
-            shown = [f"{name}={there!r}, this one has {here!r}" for name, (there, here) in changed.items()]
-            raise ValueError(f"{folder.parent} holds a measurement with {'; '.join(shown)}; {remedy}")
-
-    def take(self, name: str, play: Callable[[], list[Any]]) -> list[Any]:
-        """Returns the content of a name; plays it if the folder has none.
-
-        A value of a type that only code could bring back is not kept: another start plays it again.
-
-        Raises:
-            ValueError: for a damaged file.
-        """
-        path = self.folder / f"{name}.json"
-        with contextlib.suppress(FileNotFoundError), setup():
-            try:
-                return list(decoded(json.loads(path.read_text(encoding="utf-8"))))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise ValueError(f"{path} is damaged ({error!r:.80}); remove it, and it is played again") from error
-        played = play()  # played first: an error leaves the folder free for another measurement
-        write_json(self.folder / IDENTITY, self._identity)
-        try:
-            write_text(path, json.dumps(encoded(played)))
-        except NotKept as error:
-            print(f"{path} is not kept, since it holds {error}; another start plays it again", file=sys.stderr)
-        return played
 
 
 def cpu_seconds() -> float:
@@ -148,11 +103,7 @@ def _credited(session: Session, tree: Tree, episodes: Sequence[Trajectory]) -> p
     credits = {label: checked_credit(method, batch, teacher, step) for label, method in methods.items()}
     sides = grpo.outcome(batch, session.config).advantage.cpu().numpy()
     table = turn_table(episodes, turn_advantages(tree, episodes), sides)
-    table = table.assign(**{CREDIT + label: turn_credit(one, batch).cpu().numpy() for label, one in credits.items()})
-    gaps = next((one.trace[GAPS] for one in credits.values() if GAPS in one.trace), None)
-    if gaps is None:
-        return table
-    return table.assign(**{GAPS: [0.0 if row is None else float(np.sum(row, dtype=np.float64)) for row in gaps]})
+    return table.assign(**{CREDIT + label: turn_credit(one, batch).cpu().numpy() for label, one in credits.items()})
 
 
 def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
@@ -168,3 +119,71 @@ def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
     for one in kept:
         outcome(one, value)
     return kept
+
+
+# The command
+
+
+def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
+    """Measures, prints the page, writes the files and returns the content of the JSON file.
+
+    Args:
+        arguments: of `commands.read_measure`.
+        shown: the command line.
+    """
+    began = cpu_seconds()
+    with setup():
+        session = prepare(arguments)
+        usual = environment_preset(arguments.environment)
+        print(choose_sizes(arguments.model, arguments.set, usual)[1], file=sys.stderr, flush=True)
+    with closing(session.player.environments):  # CPU seconds of its processes count once they have ended
+        with setup():
+            identity = session.identity()
+            cache = Cache(arguments.output / "parts", identity)
+            rows = session.draw_tasks(arguments.tasks)
+        one = measured(session, rows, cache)
+    known = measured_rows([one.table])
+    turns, credit = turns_of(known), credit_of(known)
+    facts = {"command": shown, **_facts(one, known), **turns.quality, "cpu_seconds": cpu_seconds() - began}
+    reference = "align_opsd" if "align_opsd" in credit else next(iter(credit))
+    figures = agreement(turns, credit, reference, arguments.seed) if len(known) else {}
+    result = plain(
+        facts
+        | {"figures": figures, "identity": identity}
+        | {"encoder": arguments.encoder, "step": arguments.step, "environment": dict(session.suite.description)}
+        | {"settings": {label: _settings(method) for label, method in session.variants.items()}}
+    )
+    folder, text = arguments.output, page(facts, figures)
+    write_json(folder / "fidelity.json", result)
+    write_records(folder / "turns.parquet", one.table.to_dict("records"))
+    write_text(folder / "report.md", text)
+    print(text)
+    print(f"figures, turns and page are in {path_as_given(folder)}")
+    return result
+
+
+def _facts(one: Measurement, known: pd.DataFrame) -> dict[str, Any]:
+    played = one.played
+    won = [episode.won for episode in played if episode.won is not None]
+    return {
+        "rollouts": len(played),
+        "failed_rollouts": len(one.everyone) - len(played),
+        "first_failure": next((episode.message for episode in one.everyone if episode.failed), None),
+        "tasks": len({episode.task for episode in played}),
+        "success": float(np.mean(won)) if len(won) == len(played) else None,
+        "reward": float(np.mean([episode.reward for episode in played])),
+        "turns": len(one.table),
+        "measured_turns": len(known),
+        "measured_tasks": known.task.nunique(),
+        "states": len(one.tree.states),
+        "walks": one.tree.taken,
+        "walked_turns": sum(one.tree.rollout_turns),
+        "median_walks": float(known.walks.median()) if len(known) else 0.0,
+    }
+
+
+_OF_CREDIT = ("rectify", "alpha_max", "similarity_threshold", "allocation", "credit_temperature", "credit_spread")
+
+
+def _settings(method: Method) -> dict[str, Any]:
+    return {name: getattr(method.config, name) for name in ("method", "method_options", *_OF_CREDIT)}

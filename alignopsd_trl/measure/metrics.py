@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from alignopsd_trl.common.statistics import Interval, resampled, task_draws
+from alignopsd_trl.common.statistics import Interval, group_means, resampled, task_draws
 
 FLAT = 1e-9  # relative deviation below which credit counts as equal on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors
@@ -71,11 +71,6 @@ class Turns:
     def within(self, values: np.ndarray) -> np.ndarray:
         """Subtracts from values ``(M,)`` their mean over each trajectory."""
         return values - group_means(self.trajectory, values)
-
-
-def group_means(group: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Computes ``(M,)`` the mean of the values of each entry's group."""
-    return (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
 
 
 def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, seed: int = 0) -> dict[str, dict]:

@@ -7,9 +7,7 @@ from transformers import PreTrainedModel
 
 from alignopsd_trl.sampling.plain import attention_of
 from alignopsd_trl.scoring.packing import CACHE_NAME, Packed
-from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Before, Forwards, Mix, Padded, score_pairs
-from alignopsd_trl.turns import TurnBatch
+from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
 
 
 class ModelScorer:
@@ -54,15 +52,6 @@ class ModelScorer:
         mixed = logits[:, :, 0] if mix is None else mix(rows, logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
         found = mixed.topk(count)
         return found.indices, found.values.float()
-
-    def own(self, batch: TurnBatch, pad_id: int, budget: int) -> torch.Tensor:
-        """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts, ``budget`` tokens per
-        forward."""
-        prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
-        responses = Ragged.of([turn.response_ids for turn in batch.turns])
-        rows = torch.arange(len(batch))
-        scores = score_pairs(self, prompts, responses, rows, rows, Forwards(pad_id=pad_id, budget=budget))
-        return scores[:, : batch.policy_mask.size(1)]
 
     def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         scaled = logits.float() / self._temperature

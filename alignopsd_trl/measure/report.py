@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from alignopsd_trl.common.files import plain, read_json, write_json
+from alignopsd_trl.common.progress import escaped
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.measure.metrics import MEANING, PIVOTAL, agreement
 from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
-from alignopsd_trl.runs.markdown import escaped
 
 SHOWN = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "sign_agreement", "lift")
 

@@ -31,6 +31,7 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.rollout.opening import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player, make_player
@@ -38,17 +39,12 @@ from alignopsd_trl.rollout.reading import reader_for
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
+from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
-from alignopsd_trl.scoring.teacher_forcing import Forwards
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.phases import Phases
-from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import TurnBatch
-
-
-def own_bank(suite: Suite) -> str | None:
-    """Returns the environment's own skill bank, if it has one."""
-    return suite.skill_bank or (suite.name if suite.name in SHIPPED else None)
 
 
 def environment_preset(environment: str) -> dict[str, Any]:
@@ -115,7 +111,7 @@ class Session:
     def score(self, batch: TurnBatch) -> torch.Tensor:
         """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts."""
         scorer = ModelScorer(self.model, self.config.temperature)
-        return scorer.own(batch, self.tokenizer.pad_token_id, self.config.scoring_tokens)
+        return scorer.own(batch, self.tokenizer.pad_token_id, self.config.tokens_per_forward)
 
     @cached_property
     def teacher(self) -> PrivilegedTeacher:
@@ -129,7 +125,7 @@ class Session:
             self.encoder,
             forwards=Forwards(
                 pad_id=self.tokenizer.pad_token_id,
-                budget=config.scoring_tokens,
+                budget=config.tokens_per_forward,
                 shared=config.share_prefixes and shares_prompts(self.model),
             ),
             gather=lambda values: values,
@@ -178,7 +174,9 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
         ValueError: for what can't be loaded or measured.
     """
     arguments.device = usable_device(arguments.device)
-    given = read_sizes(arguments.model) | arguments.set
+    known = set(AlignOPSDConfig.__dataclass_fields__) - {"method_options"}  # other settings of a recipe are its own
+    recipe = {name: value for name, value in arguments.settings.items() if name in known}
+    given = read_sizes(arguments.model) | recipe | arguments.set
     settings = partial(configure, arguments.output, arguments.environment, given, arguments.device)
     vary = [one for text in arguments.vary for one in read_vary(text)]
     variants = make_variants(settings, arguments.methods, vary)
@@ -234,10 +232,11 @@ def _check(config: AlignOPSDConfig, slots: int) -> None:
 def _complete(arguments: argparse.Namespace, suite: Suite, skilled: bool) -> None:
     defaults = environment_preset(arguments.environment)
     arguments.tasks_per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
-    arguments.skill_bank = (arguments.skill_bank or own_bank(suite)) if skilled else None
+    own = suite.skill_bank or (suite.name if suite.name in SHIPPED else None)
+    arguments.skill_bank = (arguments.skill_bank or own) if skilled else None
     arguments.encoder = (arguments.encoder or defaults.get("encoder", "lexical")) if skilled else None
     if skilled and not arguments.skill_bank:
         raise ValueError(
             f"environment {suite.name!r} has no skills, which a teacher needs: give --skill_bank, or --methods "
-            "without a teacher, such as grpo,gigpo"
+            "without a teacher, such as grpo,gigpo, with --model, --environment and --output"
         )

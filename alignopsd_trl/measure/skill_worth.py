@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from alignopsd_trl.common.statistics import for_several
-from alignopsd_trl.measure.ranking import EVERYTHING, Success, successes
-from alignopsd_trl.measure.tree import outcome
+from alignopsd_trl.measure.lift import EVERYTHING, Success, successes
+from alignopsd_trl.rollout.monte_carlo.tree import outcome
 from alignopsd_trl.rollout.opening import SkillSource, no_skills
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.siblings import episode_seed, episode_seeds
@@ -150,8 +150,7 @@ class Worth:
 
     def judge(self, bench: Bench, looks: int) -> None:
         """Computes success, and the verdict by the lift's interval, widened for ``looks`` intervals."""
-        highest = 1.0 if bench.value == "success" else float("inf")
-        self.success = successes(bench.plain, self.outcomes, bench.category, highest)
+        self.success = successes(bench.plain, self.outcomes, bench.category, bench.value)
         if self.success and (tasks := self.success[EVERYTHING].tasks) >= FEWEST:
             lift = for_several(self.success[EVERYTHING].lift, looks, tasks)
             self.verdict = HELPS if lift.low > 0 else HARMS if lift.high < 0 else UNTOLD

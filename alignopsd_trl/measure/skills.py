@@ -1,4 +1,4 @@
-"""``alignopsd skills check``: measures a bank and leaves ``skills.json`` and a table."""
+"""``alignopsd measure --each_skill``: measures the skills of a bank and leaves ``skills.json`` and a table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import pandas as pd
 
 from alignopsd_trl.common.files import write_json, write_text
 from alignopsd_trl.common.statistics import Interval
-from alignopsd_trl.encoder import Encoder, load_encoder
 from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.measure.lift import EVERYTHING, Success
 from alignopsd_trl.measure.measurement import cpu_seconds
-from alignopsd_trl.measure.ranking import EVERYTHING, Success
 from alignopsd_trl.measure.report import markdown
-from alignopsd_trl.measure.setup import Session, environment_preset, prepare
+from alignopsd_trl.measure.setup import prepare
 from alignopsd_trl.measure.skill_worth import Bench, Worth, measure, unnamed, worths
 from alignopsd_trl.skills import SkillBank
 
@@ -27,15 +26,24 @@ MOST_SHOWN = 60  # characters of a skill on the page
 HEAD = "skill,text,tokens,tasks that retrieve it,with room for it,category,played,without,with,lift,verdict".split(",")
 
 
-def check(given: argparse.Namespace, shown: str) -> None:
-    """Measures a bank, prints the page and writes the files."""
+def check(given: argparse.Namespace, shown: str) -> dict[str, Any]:
+    """Measures a bank, prints the page, writes the files and returns the content of the JSON file."""
     with setup():
-        session = open_session(given)
-        bank = SkillBank.load(given.bank, encoder_of(given, session))
+        session = prepare(given, skilled=True)
+        bank = SkillBank.load(given.skill_bank, session.encoder)
+
+    def count(text: str) -> int:
+        return len(session.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def told(line: str) -> None:
+        print(f"measure: {line}, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
+
     with closing(session.player.environments):
-        bench = open_bench(given, session)
-        found = assess(given, session, bench, bank)
-    rows = rows_of(found)
+        with setup():
+            rows = {row["task_id"]: row for row in session.draw_tasks(min(given.tasks, len(session.tasks)))}
+            bench = Bench(session.player, rows, given.slots, given.value, given.seed).open()
+        listed = worths(bank, bench.asked, count, session.config.skill_budget)
+        found = measure(bench, listed, given.episodes, told)
     content = {
         "command": shown,
         "checksum": bank.checksum,
@@ -46,43 +54,12 @@ def check(given: argparse.Namespace, shown: str) -> None:
         "cpu_seconds": cpu_seconds(),
         "never_retrieved": [one.id for one in found if not one.retrieved],
         "tasks_that_retrieve_nothing": unnamed(bank, bench.asked),
-        "skills": rows,
+        "skills": rows_of(found),
     }
     print(page(content))
     write_json(given.output / "skills.json", content)
-    write_text(given.output / "skills_worth.csv", pd.DataFrame(rows).to_csv(index=False))
-
-
-def open_session(given: argparse.Namespace) -> Session:
-    """Loads the policy and the environment. The caller closes ``player.environments``."""
-    own = {"methods": ["grpo"], "vary": [], "set": {}, "rollouts": 1, "tasks_per_batch": 1, "skill_bank": None}
-    folder = {"output": given.output.parent, "dtype": "auto", "batch_size": given.slots}
-    return prepare(argparse.Namespace(**vars(given) | own | folder))
-
-
-def encoder_of(given: argparse.Namespace, session: Session) -> Encoder:
-    name = given.encoder or environment_preset(given.environment).get("encoder", "lexical")
-    return load_encoder(name, device=session.model.device)
-
-
-def open_bench(given: argparse.Namespace, session: Session) -> Bench:
-    """Draws tasks and plays them without a skill."""
-    with setup():
-        rows = {row["task_id"]: row for row in session.draw_tasks(min(given.tasks, len(session.tasks)))}
-        return Bench(session.player, rows, given.slots, given.value, given.seed).open()
-
-
-def assess(given: argparse.Namespace, session: Session, bench: Bench, bank: SkillBank) -> list[Worth]:
-    """Returns what a bank and its skills are worth, harmful ones first."""
-
-    def count(text: str) -> int:
-        return len(session.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def told(line: str) -> None:
-        print(f"alignopsd skills: {line}, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
-
-    listed = worths(bank, bench.asked, count, session.config.skill_budget)
-    return measure(bench, listed, given.episodes, told)
+    write_text(given.output / "skills_worth.csv", pd.DataFrame(content["skills"]).to_csv(index=False))
+    return content
 
 
 def rows_of(found: Sequence[Worth]) -> list[dict[str, Any]]:
@@ -100,11 +77,11 @@ def rows_of(found: Sequence[Worth]) -> list[dict[str, Any]]:
 
 def page(content: Mapping[str, Any]) -> str:
     """Returns the page of text (Markdown)."""
-    count = (
+    facts = (
         "{tasks} training tasks, {plain_episodes} episodes without a skill, {episodes} with one, or with all that a "
-    )
-    count += "task retrieves; {failed} more failed. {cpu_seconds:.0f} CPU seconds."
-    lines = ["# What each skill is worth", "", f"    {content['command']}", "", count.format(**content), ""]
+        "task retrieves; {failed} more failed. {cpu_seconds:.0f} CPU seconds."
+    ).format(**content)
+    lines = ["# What each skill is worth", "", f"    {content['command']}", "", facts, ""]
     lines += [*markdown(HEAD, map(_cells, content["skills"])), ""]
     lines += ["Intervals: 95 %, resampled tasks; the verdict allows for the number of skills and rounds.", ""]
     if content["never_retrieved"]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from alignopsd_trl.measure.metrics import Turns
-from alignopsd_trl.measure.tree import Advantages
+from alignopsd_trl.rollout.monte_carlo.tree import Advantages
 from alignopsd_trl.turns import Trajectory
 
 CREDIT = "credit "

@@ -1,4 +1,4 @@
-"""``alignopsd measure RECIPE``: measures batches of training tasks until tasks or time run out, and advises settings.
+"""``alignopsd measure RECIPE``: measures whether the skill in the prompt lifts the policy, and advises settings.
 
 It writes ``tuned.yaml``, ``tune.json`` and ``report.md``.
 """
@@ -9,43 +9,34 @@ import argparse
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 import torch
 import yaml
 
 from alignopsd_trl.common.files import plain, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.statistics import Interval
-from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import setup
-from alignopsd_trl.launch.values import json_mapping
-from alignopsd_trl.measure.mc_rollouts import play_groups
-from alignopsd_trl.measure.measurement import GAPS, Cache, Measurement, cpu_seconds, measured
-from alignopsd_trl.measure.metrics import Turns, agreement
-from alignopsd_trl.measure.ranking import EVERYTHING, REFERENCE, Advice, Standing, Success, advise, rank, successes
+from alignopsd_trl.measure.kept import Cache
+from alignopsd_trl.measure.lift import EVERYTHING, Success, successes
+from alignopsd_trl.rollout.monte_carlo.rollouts import play_groups
+from alignopsd_trl.measure.measurement import cpu_seconds, playable
 from alignopsd_trl.measure.report import markdown
-from alignopsd_trl.measure.setup import Session, own_bank, prepare
-from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
-from alignopsd_trl.measure.tree import outcome
-from alignopsd_trl.methods import Method
-from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
+from alignopsd_trl.measure.setup import Session, prepare
+from alignopsd_trl.rollout.monte_carlo.tree import outcome
 from alignopsd_trl.turns import Trajectory
 
-UNSKILLED = ("grpo", "gigpo", "hgpo", "graphgpo", "gagpo")
-SKILLED = ("align_opsd", "rlsd")
-VARIED = ("rectify=false", "credit_spread=0.4", "rectify=false+credit_spread=0.4")
-"""The default candidates: methods without a teacher, methods with one, and settings of AlignOPSD."""
+BATCH = 8
+"""Number of tasks that are played, and kept for a later command, together."""
 
-YAML = "tuned.yaml"
-
-Batch = tuple[Measurement, Sequence[Trajectory]]
-"""A few tasks' measurement, and the policy's episodes with the skill in the prompt."""
+STANDING_TEACHER = {"teacher_model_kind": "base", "num_iterations": 4}
+"""Settings under which the teacher keeps the initial weights and each round gets four passes."""
+TAUGHT = {"method": "align_opsd", "auxiliary_loss": "distribution", "distribution_coefficient": 10.0}
+UNTAUGHT = {"method": "grpo"}
 
 
 def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
@@ -57,116 +48,69 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     """
     began, used = time.monotonic(), cpu_seconds()
     with setup():
-        suite = load(given.environment, **given.environment_options)
-        skilled = bool(given.skill_bank or own_bank(suite))
-        session = prepare(_as_fidelity(given, skilled), skilled)
+        session = prepare(given, skilled=True)
         rows = session.draw_tasks(min(given.tasks, len(session.tasks)))
+        cache = Cache(given.output / "parts", session.identity() | {"tasks": "any number"})
     with closing(session.player.environments):
-        batches = list(_batches(session, rows, given.minutes))
-    table = measured_rows([one.table for one, *_ in batches])
-    turns = turns_of(table)
-    facts = _facts(batches, turns) | {"seconds": time.monotonic() - began, "cpu_seconds": cpu_seconds() - used}
-    success = _success(batches, given.value)
-    figures = agreement(turns, credit_of(table), REFERENCE) if len(table) else {}
+        parts = [_play(session, rows[first : first + BATCH], first, cache) for first in range(0, len(rows), BATCH)]
+    played, skilled = ([one for part in side for one in part] for side in zip(*parts, strict=True))
+    success = _success(played, skilled, given.value)
+    lift = success[EVERYTHING].lift if success else Interval(float("nan"))
+    settings, reason = advise(lift, session.config.num_generations)
     found = {
         "command": shown,
         "recipe": given.recipe,
-        **facts,
+        "tasks": len({one.task for one in played}),
+        "episodes": len(played),
+        "skilled_episodes": len(skilled),
+        "seconds": time.monotonic() - began,
+        "cpu_seconds": cpu_seconds() - used,
         "success": success,
-        "figures": figures,
-        "ranking": rank(figures, turns.tasks),
-        "teacher_agreement": _teacher(table, turns),
-        "settings": _settings(session.variants),
+        "advice": {"settings": settings, "reason": reason},
     }
-    lift = success[EVERYTHING].lift if success else None
-    advice = advise(found["ranking"], found["settings"], lift, session.config.num_generations)
-    return _leave(given, found, advice)
+    return _leave(given, found)
 
 
-def _leave(given: argparse.Namespace, found: dict[str, Any], advice: Advice) -> dict[str, Any]:
+def _leave(given: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
     """Writes the files and prints the page."""
-    folder, result = given.output, plain(found | {"advice": advice})
-    lines = [f"# Before training: {given.recipe}", "", f"    {found['command']}", "", _summary(found), ""]
-    lines += _success_lines(found["success"], given.value) + _credit_lines(found["figures"], found["ranking"])
-    lines += _teacher_lines(found["teacher_agreement"])
-    text = "\n".join([*lines, *advice.reasons, ""])
+    folder, result, advice = given.output, plain(found), found["advice"]
+    text = page(found, given.value)
     settings = {name: value for name, value in given.set.items() if "." not in name}
     if given.model != given.settings["model_name_or_path"]:
         settings["model_name_or_path"] = given.model
     write_json(folder / "tune.json", result)
     write_text(folder / "report.md", text)
-    write_text(folder / YAML, yaml_text(given.recipe, settings | advice.settings, advice))
+    write_text(folder / "tuned.yaml", yaml_text(given.recipe, settings | advice["settings"], advice["reason"]))
     print(text)
-    print(f"train with it: alignopsd train {given.recipe} --config {path_as_given(folder / YAML)}")
+    print(f"train with it: alignopsd train {given.recipe} --config {path_as_given(folder / 'tuned.yaml')}")
     return result
 
 
-def _as_fidelity(given: argparse.Namespace, skilled: bool) -> argparse.Namespace:
-    """Completes the arguments, so that they serve a measurement of `fidelity`. A preset's settings that are no fields
-    of `AlignOPSDConfig` belong to the recipe."""
-    methods = list(dict.fromkeys([REFERENCE, *(given.methods or [*UNSKILLED, *(SKILLED if skilled else ())])]))
-    vary = given.vary if given.vary is not None else VARIED if "align_opsd" in methods else ()
-    known = set(AlignOPSDConfig.__dataclass_fields__) - {"method_options"}
-    fields = {name: value for name, value in given.settings.items() if name in known}
-    return argparse.Namespace(**vars(given) | {"methods": methods, "vary": vary, "set": fields | given.set})
+def _play(
+    session: Session, rows: Sequence[dict[str, Any]], first: int, cache: Cache
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Plays sibling groups of a batch without and with the skill. Returns the episodes that can be measured."""
+    asked, siblings = session.arguments, session.config.num_generations
+
+    def groups(skilled: int) -> list[Trajectory]:
+        torch.manual_seed(asked.seed)
+        player = replace(session.player, privileged_siblings=skilled)
+        found = play_groups(replace(session.replays, player=player), rows, siblings, asked.quiet)
+        with setup():
+            playable(found, asked.value)
+        return found
+
+    name = f"{first:04d}_{len(rows)}"
+    plain = cache.take(f"{name}_plain", lambda: groups(0))
+    skilled = cache.take(f"{name}_skilled", lambda: groups(siblings))
+    if not asked.quiet:
+        print(f"measure: {first + len(rows)} tasks, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
+    return playable(plain, asked.value), playable(skilled, asked.value)
 
 
-def _batches(session: Session, rows: Sequence[dict[str, Any]], minutes: float | None) -> Iterator[Batch]:
-    """Measures ``tasks_per_batch`` tasks at a time. The first batch is measured even if it exceeds the time."""
-    began, rollouts, size = time.monotonic(), 0, session.arguments.tasks_per_batch
-    for number, first in enumerate(range(0, len(rows), size)):
-        spent = time.monotonic() - began
-        if number and minutes and spent * (1 + 1 / number) > 60 * minutes:
-            return
-        chosen = rows[first : first + size]
-        found = _batch(session, chosen, f"{first:04d}")
-        rollouts += found[0].tree.taken
-        if not session.arguments.quiet:
-            done, seconds = first + len(chosen), time.monotonic() - began
-            line = f"measure: {done} of {len(rows)} tasks, {rollouts} Monte Carlo rollouts, {seconds:.0f} s"
-            print(line, file=sys.stderr, flush=True)
-        yield found
-
-
-def _batch(session: Session, rows: Sequence[dict[str, Any]], name: str) -> Batch:
-    """Measures one batch, whose parts have their own folder."""
-    with setup():
-        identity = session.identity() | {"first": name, "tasks": len(rows)}
-        cache = Cache(session.arguments.output / "parts" / name, identity)
-    measurement = measured(session, rows, cache)
-    replays, siblings = session.replays, session.config.num_generations
-
-    def play() -> list[Trajectory]:
-        torch.manual_seed(replays.seed)
-        player = replace(session.player, privileged_siblings=siblings)
-        return play_groups(replace(replays, player=player), rows, siblings, session.arguments.quiet)
-
-    skilled = cache.take("skilled", play) if session.arguments.skill_bank else []
-    return measurement, skilled
-
-
-def _facts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
-    played = [episode for one, *_ in batches for episode in one.played]
-    return {
-        "tasks": len({one.task for one in played}),
-        "episodes": len(played),
-        "skilled_episodes": sum(len(skilled) for _, skilled in batches),
-        "monte_carlo_rollouts": sum(one.tree.taken for one, *_ in batches),
-        "measured_tasks": turns.tasks,
-        "measured_turns": len(turns.task),
-        **turns.quality,
-    }
-
-
-def _success(batches: Sequence[Batch], value: str) -> dict[str, Success]:
-    """Returns success with and without the skill, by category; empty without skills."""
-    played = [episode for one, *_ in batches for episode in one.played]
-    others = [episode for _, skilled in batches for episode in skilled if not episode.failed and episode.turns]
-    if not others:
-        return {}
+def _success(played: Sequence[Trajectory], skilled: Sequence[Trajectory], value: str) -> dict[str, Success]:
     category = {one.task: one.category or str(one.row.get("category", "")) for one in played}
-    highest = 1.0 if value == "success" else float("inf")
-    return successes(_by_task(played, value), _by_task(others, value), category, highest)
+    return successes(_by_task(played, value), _by_task(skilled, value), category, value)
 
 
 def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]:
@@ -176,70 +120,50 @@ def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]
     return found
 
 
-def _teacher(table: pd.DataFrame, turns: Turns) -> Interval | None:
-    """Returns the share of pivotal turns where the skill makes a good action likelier and a bad one less likely; `None`
-    where no method computed these scores."""
-    if not len(table) or GAPS not in table:
-        return None
-    return agreement(turns, {GAPS: table[GAPS].to_numpy()}, GAPS)[GAPS]["sign_agreement"]
+def advise(lift: Interval, siblings: int) -> tuple[dict[str, Any], str]:
+    """Returns the settings to train with, as lines of a ``--config`` file, and the reason. If the lift is clearly above
+    0, it advises the teacher's distribution with AlignOPSD's credit, and names privileged play as the cheaper way.
+
+    Args:
+        lift: of the skill in the prompt.
+        siblings: number of siblings in a group.
+    """
+    if not lift.low > 0:  # NaN where too few tasks were measured
+        return (
+            UNTAUGHT,
+            "The skill does not clearly lift the policy, so no teacher is followed; more --tasks tell more.",
+        )
+    followed = TAUGHT | STANDING_TEACHER
+    reason = f"The skill lifts the policy, so AlignOPSD follows its distribution: {_shown(followed)}."
+    if siblings > 1:
+        play = UNTAUGHT | {"privileged_siblings": siblings // 2} | STANDING_TEACHER
+        reason += f" Cheaper, as it scores nothing, is privileged play: {_shown(play)}."
+    return followed, reason
 
 
-def _settings(variants: Mapping[str, Method]) -> dict[str, dict[str, Any]]:
-    """Returns each variant as lines of a ``--config`` file: its method and the settings that it changes."""
-    found = {}
-    for label, method in variants.items():
-        own, usual = (vars(one) for one in (method.config, variants[method.config.method].config))
-        options = json_mapping("method_options", own["method_options"], "{}")
-        found[label] = {"method": own["method"], **({"method_options": options} if options else {})}
-        found[label] |= {name: own[name] for name in OPTION_NAMES if own[name] != usual[name]}
-    return found
+def _shown(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
-# The page
-
-
-def _summary(facts: Mapping[str, Any]) -> str:
-    skilled = f" and {facts['skilled_episodes']} with the skill in the prompt" if facts["skilled_episodes"] else ""
-    reliable = f"reliability of A_MC {facts['reliability']:.2f}; " if facts["measured_turns"] else ""
-    return (
-        f"{facts['tasks']} training tasks, {facts['episodes']} episodes{skilled}; {facts['monte_carlo_rollouts']} "
-        f"Monte Carlo rollouts. {facts['measured_turns']} turns of {facts['measured_tasks']} tasks whose siblings' "
-        f"rewards differ; {reliable}{facts['seconds']:.0f} s, {facts['cpu_seconds']:.0f} CPU seconds."
-    )
-
-
-def _success_lines(success: Mapping[str, Success], value: str) -> list[str]:
-    if not success:
-        return []
+def page(found: Mapping[str, Any], value: str) -> str:
+    """Returns the page of text (Markdown)."""
     scale, unit, form = (100, "success in %", ".0f") if value == "success" else (1, "reward", ".2f")
 
     def shown(one: Interval) -> str:
         return format(Interval(scale * one.value, scale * one.low, scale * one.high), form)
 
+    success: Mapping[str, Success] = found["success"]
     rows = ([name, one.tasks, *map(shown, (one.without, one.skilled, one.lift))] for name, one in success.items())
-    return [*markdown([unit, "tasks", "without skill", "with skill", "lift"], rows), ""]
+    facts = (
+        f"{found['tasks']} training tasks, {found['episodes']} episodes and {found['skilled_episodes']} with the skill "
+        f"in the prompt; {found['seconds']:.0f} s, {found['cpu_seconds']:.0f} CPU seconds."
+    )
+    lines = [f"# Before training: {found['recipe']}", "", f"    {found['command']}", "", facts, ""]
+    lines += [*markdown([unit, "tasks", "without skill", "with skill", "lift"], rows), ""]
+    return "\n".join([*lines, "Intervals: 95 %, resampled tasks.", "", found["advice"]["reason"], ""])
 
 
-def _credit_lines(figures: Mapping[str, Mapping[str, Interval]], ranking: Sequence[Standing]) -> list[str]:
-    if not ranking:
-        return []
-    rows = []
-    for one in ranking:
-        own = figures[one.label]["r_within"], figures[one.label]["lift"]
-        told = (f"{one.difference:+.2f}", one.verdict) if one.label != REFERENCE else ("", "")
-        rows.append([one.label, one.cosine, told[0], *own, told[1]])
-    lines = markdown(["credit", "cosine with A_MC", "less GRPO's", "r within", "lift", ""], rows)
-    return [*lines, "", "Intervals: 95 %, resampled tasks; the last column allows for the number of settings.", ""]
-
-
-def _teacher_lines(agrees: Interval | None) -> list[str]:
-    if agrees is None:
-        return []
-    says = "At pivotal turns the skill makes good actions likelier and bad ones less likely in"
-    return [f"{says} {agrees:.0%} of cases; 50% is chance.", ""]
-
-
-def yaml_text(recipe: str, settings: Mapping[str, Any], advice: Advice) -> str:
+def yaml_text(recipe: str, settings: Mapping[str, Any], reason: str) -> str:
     """Returns the text of a ``--config`` file."""
-    comments = [f"# Written by alignopsd measure {recipe}; figures: report.md", *(f"# {one}" for one in advice.reasons)]
+    comments = [f"# Written by alignopsd measure {recipe}; figures: report.md", f"# {reason}"]
     return "\n".join([*comments, yaml.safe_dump(dict(settings), sort_keys=False, default_flow_style=False, width=200)])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +53,10 @@ def check(argv: Sequence[str]) -> int:
     parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="plays too; TASK_player:play if it exists")
     parser.add_argument("--episodes", type=int, default=16, help="of each kind of play at least")
-    parser.add_argument("--model", help="counts tokens and measures a round; train.py's START counts by default")
+    parser.add_argument("--model", help="whose tokenizer counts; that of train.py's START by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--max_completion_length", type=int, help="likewise")
     parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
-    parser.add_argument("--json", action="store_true")
     games = ", ".join(BENCHMARKS)
     parser.add_argument("--play", action="store_true", help=f"play {games} by hand instead; --play --help says how")
     given = parser.parse_args(argv)
@@ -67,12 +64,11 @@ def check(argv: Sequence[str]) -> int:
     with reported("alignopsd check", quietly=True, resumes=None), setup():
         from alignopsd_trl.own_task.check.task_check import check_task
 
-        here = ("task", "environment_options", "rows", "json", "play", "model")
+        here = ("task", "environment_options", "rows", "play", "model")
         options = {name: value for name, value in vars(given).items() if name not in here}
         task = _task(given)
-        options["model"] = given.model or task.start.model
         report = check_task(task, tokenizer=_tokenizer(given.model, task), stage=_say, **options)
-        print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())
+        print(report.told())
     return int(report.ruined)
 
 
@@ -126,13 +122,9 @@ def warm_start(argv: Sequence[str]) -> None:
     for one in fields(WarmStartConfig):
         _add(parser, one)
     parser.add_argument("--output", type=place, default=FOLDER)
-    parser.add_argument(
-        "--tasks", type=int, help="of the panel that is played afterwards; 100 for 'tiny', else 32; 0 for none"
-    )
-    parser.add_argument("--panel", default="test")
-    parser.add_argument("--eval_temperature", type=float, help="the recipe's by default")
+    about = "of the test panel that are played afterwards; 100 for 'tiny', else 32; 0 for none"
+    parser.add_argument("--tasks", type=int, help=about)
     given = parser.parse_args(argv)
-    parser.at_least(given, {"eval_temperature": 0})
     with reported("alignopsd warm_start", quietly=True, resumes=None), setup():
         flags = {one.name: getattr(given, one.name) for one in fields(WarmStartConfig) if hasattr(given, one.name)}
         config = WarmStartConfig(**flags)
@@ -144,16 +136,15 @@ def warm_start(argv: Sequence[str]) -> None:
             config = replace(task.start, **flags)
         elif Path(config.model).resolve() == Path(given.output).resolve():  # it goes on from an earlier one
             config = replace(task.start, **{"learning_rate": task.start.rate, "minutes": task.start.time, **flags})
-        from alignopsd_trl.own_task.warm_start.warm_start import play_some, report, warm_start
+        from alignopsd_trl.own_task.warm_start.warm_start import report, warm_start
 
-        made = warm_start(rows, given.output, config, settings=task.preset, play=partial(play_some, task))
+        made = warm_start(rows, given.output, config, settings=task.preset)
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
         tasks = (100 if config.fresh else 32) if given.tasks is None else given.tasks
         if tasks > 0:
-            options = {name: getattr(given, name) for name in ("skill_bank", "encoder")}
-            options |= {"temperature": given.eval_temperature, "anyway": given.tasks is not None}
-            print(report(task, made, task.suite.panel(given.panel).head(tasks), rows, config, **options))
+            own = {"skill_bank": given.skill_bank, "encoder": given.encoder, "anyway": given.tasks is not None}
+            print(report(task, made, task.suite.panel("test").head(tasks), rows, **own))
 
 
 def _parser(name: str, description: str) -> CommandParser:
@@ -181,12 +172,10 @@ def _task(given: argparse.Namespace) -> Task:
 
 
 def _actor(task: Task, given: argparse.Namespace) -> Actor:
-    import random
-
-    from alignopsd_trl.own_task.players import Endpoint, Scripted, scripted
+    from alignopsd_trl.own_task.players import Endpoint, scripted
 
     if given.endpoint is None:
-        return Scripted(scripted(task.name, given.player), random.Random(given.seed))
+        return scripted(task.name, given.player, given.seed)
     tokens = task.limit("max_completion_length")
     return Endpoint(given.endpoint, given.endpoint_model, task.suite.factory().prompt, given.temperature, tokens)
 

@@ -2,7 +2,7 @@
 
 The `Renderer` makes these prompts as it makes the policy's: the same template, the same cut of the history, the same
 skill block. In a share of the episodes the player reads the skill, and the prompts contain it. The other prompts are
-those of a student. A source's texts are known after play: then that share of the episodes is shown by `hindsight`.
+those of a student.
 """
 
 from __future__ import annotations
@@ -31,10 +31,6 @@ from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
-
-
-class NoDemonstrations(ValueError):
-    """Raised if there are no demonstrations to learn from."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,6 @@ def demonstrate(
     encoder: str = "lexical",
     won_only: bool = False,
     skilled_share: float = SKILLED_SHARE,
-    time_limit: float = 60.0,
 ) -> Demonstrations:
     """Lets a player play training tasks, and returns its turns as rows.
 
@@ -90,55 +85,48 @@ def demonstrate(
         skilled_share: share of the episodes in which the player and the prompts have the skill.
 
     Raises:
-        NoDemonstrations: if no turn is left.
+        ValueError: if no turn is left.
     """
     prompt = task.suite.factory().prompt
     if converses(task.preset) and (getattr(prompt, "native", False) or hasattr(prompt, "wishes")):
-        raise NoDemonstrations(
+        raise ValueError(
             f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for agents and "
             "calls in the template's format; leave history out"
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
     rows = _drawn(task.rows("train"), episodes, seed)
-    check_room(task.suite.factory, rows, time_limit)
-    skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
-    played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share, time_limit=time_limit)
+    check_room(task.suite.factory, rows)
+    skills = skills_of(task, bank_of(task, skill_bank, encoder), tokenizer or WordCount(), limit)
+    played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share)
     kept = [one for one in played if one.stop != FAILED]
     kept = [one for one in kept if one.won or not won_only]
     if not any(turn.valid for one in kept for turn in one.turns):
-        raise NoDemonstrations(
-            f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}"
-        )
+        raise ValueError(f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}")
     shown, too_long = _rows(task, kept, tokenizer, limit)
     if not shown:
-        raise NoDemonstrations(
+        raise ValueError(
             f"task {task.name}: no prompt fits max_prompt_length={limit}; raise it, or show less in a prompt"
         )
     return Demonstrations(shown, played, too_long)
 
 
-def skills_of(
-    task: Task,
-    tokenizer: PreTrainedTokenizerBase | WordCount,
-    max_prompt_length: int,
-    bank: Any = None,
-    encoder: str = "lexical",
-) -> SkillSource:
-    """Returns the source of the task's skills; `no_skills` if the task names no skill bank.
+def bank_of(task: Task, bank: Any = None, encoder: str = "lexical") -> Any:
+    """Returns the given skill bank, the recipe's or the suite's; `None` if none is named.
 
     Raises:
-        ValueError: if the bank can't be read.
+        ValueError: if it can't be read.
     """
     name = bank or task.preset.get("skill_bank") or task.suite.skill_bank
-    if not name:
+    return load_skills(name, load_encoder(encoder), task.rows("train")[0].keys()) if name else None
+
+
+def skills_of(
+    task: Task, bank: Any, tokenizer: PreTrainedTokenizerBase | WordCount, max_prompt_length: int
+) -> SkillSource:
+    """Returns the source of a bank's skills; `no_skills` without a bank."""
+    if bank is None:
         return no_skills
-    columns = task.rows("train")[0].keys()
-    return skill_source(load_skills(name, load_encoder(encoder), columns), tokenizer, _budget(task, max_prompt_length))
-
-
-def _budget(task: Task, max_prompt_length: int) -> int:
-    """Returns the tokens of a skill at most."""
-    return task.limit("skill_tokens") or skill_budget(max_prompt_length)
+    return skill_source(bank, tokenizer, task.limit("skill_tokens") or skill_budget(max_prompt_length))
 
 
 def _drawn(rows: Sequence[Any], episodes: int, seed: int) -> list[Any]:
@@ -214,19 +202,15 @@ def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
     """Reads the rows of a file.
 
     Raises:
-        NoDemonstrations: if there is no such file, or it holds no demonstrations.
+        ValueError: if there is no such file, or it holds no demonstrations.
     """
     path = Path(path)
-    if path.is_dir():
-        raise NoDemonstrations(
-            f"--data {path_as_given(path)} is a folder; name a file that alignopsd demonstrate TASK wrote"
-        )
     if not path.is_file():
-        raise NoDemonstrations(f"there are no demonstrations in {path}; run alignopsd demonstrate TASK --output {path}")
+        raise ValueError(f"--data {path_as_given(path)} is no file; name one that alignopsd demonstrate TASK wrote")
     lines = path.read_bytes().split(b"\n")
     rows = [_read_row(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not rows:
-        raise NoDemonstrations(f"{path} is empty; make it anew with alignopsd demonstrate")
+        raise ValueError(f"{path} is empty; make it anew with alignopsd demonstrate")
     return rows
 
 
@@ -234,9 +218,9 @@ def _read_row(line: bytes, place: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise NoDemonstrations(f"{place} is no JSON ({error}); make the file anew with alignopsd demonstrate") from None
+        raise ValueError(f"{place} is no JSON ({error}); make the file anew with alignopsd demonstrate") from None
     if not isinstance(row, dict) or not _messages(row.get("prompt")) or not _messages(row.get("completion")):
-        raise NoDemonstrations(f"{place}: 'prompt' and 'completion' must be lists of messages with role and content")
+        raise ValueError(f"{place}: 'prompt' and 'completion' must be lists of messages with role and content")
     return row
 
 

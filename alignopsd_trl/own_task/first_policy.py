@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +51,9 @@ def first_policy(
             )
         from alignopsd_trl.launch.arguments import parse
         from alignopsd_trl.own_task.demonstrations import demonstrate
-        from alignopsd_trl.own_task.players import Scripted, scripted
+        from alignopsd_trl.own_task.players import scripted
         from alignopsd_trl.own_task.task import find_task
-        from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer, play_some, report, sample, warm_start
+        from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer, report, sample, warm_start
 
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))
@@ -65,7 +63,7 @@ def first_policy(
         print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
         found = demonstrate(
             known,
-            Scripted(scripted(known.name, player), random.Random(config.seed)),
+            scripted(known.name, player, config.seed),
             episodes=episodes,
             tokenizer=known_tokenizer(config.model),
             encoder=encoder,
@@ -73,6 +71,6 @@ def first_policy(
             skilled_share=skilled_share,
         )
         print(found.told(), flush=True)
-        made = warm_start(found.rows, folder, config, settings=known.preset, play=partial(play_some, known))
+        made = warm_start(found.rows, folder, config, settings=known.preset)
         print(f"training tasks, played by the first policy in {folder}:", flush=True)
-        print(report(known, made, sample(known), found.rows, config, encoder=encoder), flush=True)
+        print(report(known, made, sample(known), found.rows, encoder=encoder), flush=True)

@@ -23,10 +23,6 @@ class WarmStartConfig:
     model: str = field(default=FRESH, metadata={"help": "hub id, path, or 'tiny': a fresh model for these words"})
     minutes: float | None = field(default=None, metadata={"help": "of training by the clock; 2 for 'tiny', else 10"})
     max_steps: int = field(default=-1, metadata={"help": "so many updates, in place of minutes"})
-    until_success: float | None = field(
-        default=None,
-        metadata={"help": "ends when played training tasks are won so often without the skill, such as 0.3"},
-    )
     until_read: float | None = field(
         default=None,
         metadata={"help": "ends soon after so many held-out turns with the skill are the player's, such as 0.95"},
@@ -43,9 +39,8 @@ class WarmStartConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"--{name} {value} must be a number above 0")
-        for name in ("until_success", "until_read"):
-            if (share := getattr(self, name)) is not None and not 0 < share <= 1:
-                raise ValueError(f"--{name} {share} must be above 0, and 1 at most")
+        if self.until_read is not None and not 0 < self.until_read <= 1:
+            raise ValueError(f"--until_read {self.until_read} must be above 0, and 1 at most")
         if self.max_steps == 0 or self.max_steps < -1:
             raise ValueError(f"--max_steps {self.max_steps} must be 1 or more, or -1 for --minutes")
         if self.use_peft and self.fresh:

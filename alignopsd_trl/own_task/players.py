@@ -22,7 +22,6 @@ from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signa
 from alignopsd_trl.environments.adapters.tools import tools_of
 from alignopsd_trl.environments.base import Prompt
 from alignopsd_trl.environments.loading import find_module
-from alignopsd_trl.own_task.endpoint import MALFORMED, EndpointError, complete, connection
 from alignopsd_trl.own_task.playing import Answer, Situation
 from alignopsd_trl.rollout.prompts import messages_of
 from alignopsd_trl.rollout.prompts import tools_of as schemas_in
@@ -36,7 +35,7 @@ class PlayerError(ValueError):
     """Raised for a player that can't be used."""
 
 
-def scripted(task: str, spec: str | None = None) -> Play:
+def scripted(task: str, spec: str | None, seed: int = 0) -> Scripted:
     """Returns the scripted player ``MODULE:FUNCTION``; by default ``<task>_player:play``.
 
     Raises:
@@ -51,7 +50,7 @@ def scripted(task: str, spec: str | None = None) -> Play:
             f"there is no function {name!r} in a module {module!r}: write play(view, environment, skill, draw), which "
             "returns a response, or let a model play with --endpoint URL"
         )
-    return found
+    return Scripted(found, random.Random(seed))
 
 
 @dataclass
@@ -90,7 +89,7 @@ class Endpoint:
     comes from ``OPENAI_API_KEY``.
 
     Raises:
-        EndpointError: if the server can't be reached, returns an error, or returns no completion.
+        ValueError: if the server can't be reached, returns an error, or returns no completion.
     """
 
     url: str
@@ -101,7 +100,9 @@ class Endpoint:
     timeout: float = 120.0
 
     def __call__(self, situations: Sequence[Situation]) -> list[Answer]:
-        with connection(self.timeout) as client, ThreadPoolExecutor(8) as pool:
+        key = os.environ.get("OPENAI_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        with httpx.Client(timeout=self.timeout, headers=headers) as client, ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda one: self._answer(client, one), situations))
 
     def _answer(self, client: httpx.Client, asked: Situation) -> Answer:
@@ -109,17 +110,33 @@ class Endpoint:
         messages = _as_sent(messages_of(shown))
         body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": self.temperature}
         body |= {"max_tokens": self.max_tokens} | ({"tools": schemas_in(shown)} if schemas_in(shown) else {})
-        return Answer(_said(complete(client, self.url, body)))
+        try:
+            reply = client.post(f"{self.url.rstrip('/')}/chat/completions", json=body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ValueError(
+                f"endpoint {self.url} can't be reached, or broke off ({type(error).__name__}: {error}); start it, or "
+                "correct the address"
+            ) from error
+        if reply.status_code != 200:
+            raise ValueError(f"endpoint {self.url} answered {reply.status_code}: {reply.text:.200}")
+        try:
+            return Answer(_said(reply.json()["choices"][0]["message"]))
+        except MALFORMED as error:
+            raise ValueError(
+                f"endpoint {self.url} answered with no chat completion: {reply.text!r:.120}; is it the address of an "
+                "OpenAI-compatible server, up to /v1?"
+            ) from error
+
+
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading an answer that is not as asked may raise."""
 
 
 def _said(message: Mapping[str, Any]) -> str:
-    """Returns a completion as a policy would write it."""
-    try:
-        calls = [_as_python(one["function"]) for one in message.get("tool_calls") or ()]
-    except MALFORMED as error:
-        raise EndpointError(f"the endpoint answered with calls that can't be read: {message!r:.120}") from error
-    thinking, content = message["reasoning_content"], message["content"]
-    said = f"<think>\n{thinking.strip()}\n</think>\n{content}" if thinking else content
+    """Returns a completion's message as a policy would write it."""
+    calls = [_as_python(one["function"]) for one in message.get("tool_calls") or ()]
+    thinking, content = (message.get(name) or "" for name in ("reasoning_content", "content"))
+    said = "<think>\n" + thinking.strip() + "\n</think>\n" + content if thinking else content
     return "\n".join(filter(None, [said, *calls]))
 
 

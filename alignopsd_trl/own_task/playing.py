@@ -10,8 +10,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from alignopsd_trl.checks.sessions import check_sessions
-from alignopsd_trl.checks.tasks import seeded
+from alignopsd_trl.checks.tasks import check_sessions, seeded
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.calls import message_of
@@ -19,7 +18,7 @@ from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout.opening import SkillSource, no_skills, skill_of
 
-SLOTS = 16  # episodes played at once
+SLOTS, SECONDS = 16, 60.0  # episodes played at once; most of one call of the environment
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
 
 
@@ -66,11 +65,9 @@ class PlayedEpisode:
     skilled: bool
     opening: Opening | None = None
     skill: str = ""
-    skill_ids: tuple[str, ...] = ()
     turns: list[PlayedTurn] = field(default_factory=list)
     reward: float = 0.0
     won: bool | None = None
-    score: float | None = None
     stop: str = ""
     message: str = ""
 
@@ -96,7 +93,6 @@ class PlayedEpisode:
         elif ending is not None:
             self.reward += ending.reward
             self.won = self.won if ending.won is None else ending.won
-            self.score = self.score if ending.score is None else ending.score
 
 
 def play(
@@ -106,15 +102,13 @@ def play(
     *,
     skills: SkillSource = no_skills,
     skilled_share: float = 0.5,
-    time_limit: float = 60.0,
-    round_number: int = 0,
+    time_limit: float = SECONDS,
 ) -> list[PlayedEpisode]:
     """Plays one episode per row, `SLOTS` at once.
 
     Args:
         skills: gives the skill of a task.
         skilled_share: share of the episodes, evenly spread, in which the player reads the skill.
-        round_number: changes the seeds of the episodes.
     """
     if not 0 <= skilled_share <= 1:
         raise ValueError(f"skilled_share={skilled_share} must be from 0 to 1")
@@ -126,26 +120,21 @@ def play(
             for first in range(0, len(rows), slots):
                 numbered = enumerate(rows[first : first + slots], start=first)
                 part = [PlayedEpisode(row, int((number + 1) * share) > int(number * share)) for number, row in numbered]
-                _play_together(batch, part, actor, skills, round_number, progress)
+                _play_together(batch, part, actor, skills, progress)
                 played += part
         return played
 
 
-def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> None:
+def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float = SECONDS) -> None:
     """Raises `ValueError` if a server is away, or gives fewer sessions than `play` needs for these rows."""
     if isinstance(factory, OpenEnvEnvironment):
         check_sessions(factory, min(SLOTS, len(rows)), rows[0], time_limit, "play fewer with --episodes")
 
 
 def _play_together(
-    batch: ValidatedBatch,
-    episodes: Sequence[PlayedEpisode],
-    actor: Actor,
-    skills: SkillSource,
-    round_number: int,
-    progress: Bar,
+    batch: ValidatedBatch, episodes: Sequence[PlayedEpisode], actor: Actor, skills: SkillSource, progress: Bar
 ) -> None:
-    tasks = [seeded(batch, one.row, round_number) for one in episodes]
+    tasks = [seeded(batch, one.row) for one in episodes]
     for episode, opening in zip(episodes, batch.reset(range(len(episodes)), tasks), strict=True):
         _start(episode, opening, skills, batch.limited)
     for _ in range(batch.max_turns):
@@ -169,7 +158,7 @@ def _start(
     elif isinstance(skill := skill_of(skills, opening, episode.row, limited), Failure):
         episode.fail(skill)
     else:
-        episode.opening, (episode.skill, episode.skill_ids) = opening, skill
+        episode.opening, episode.skill = opening, skill[0]
 
 
 def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]], actor: Actor) -> None:
@@ -192,7 +181,7 @@ def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]],
             continue
         episode.turns.append(PlayedTurn(view, answer.response, action, valid and step.valid, step, seconds))
         episode.reward += step.reward
-        episode.won, episode.score = step.won, step.score
+        episode.won = step.won
         if step.done:
             episode.stop = ENDED
 

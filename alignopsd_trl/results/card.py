@@ -1,4 +1,5 @@
-"""The model card of a run, from its ``results.json`` alone: results, settings, and the command that plays it.
+"""The model card of a run, from its ``results.json`` alone: results, settings, and the command that plays it; and its
+trajectories as a data set with a card.
 
 A trainer that was made in Python has no such file; `sharing.facts` returns the same content, as far as it is known.
 """
@@ -20,10 +21,14 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from alignopsd_trl.common.command import words
+from alignopsd_trl.common.files import whole_json, write_text
+from alignopsd_trl.common.models import SHIPPED_MODELS
+from alignopsd_trl.common.progress import escaped
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.records import read_records
 from alignopsd_trl.results.summary import Estimate
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.runs.markdown import escaped
-from alignopsd_trl.runs.provenance import is_shipped
 from alignopsd_trl.skills import skill_budget
 
 TEMPLATES = Environment(
@@ -35,10 +40,10 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters |= {"shown": escaped, "text": json.dumps}
 """``shown``: foreign text in Markdown; ``text``: a string of Python, in code."""
-_WITHOUT_MEANING = frozenset(  # paths and names of a run: no settings of the method
-    "output_dir run_name logging_dir report_to push_to_hub hub_model_id hub_token hub_strategy resume_from_checkpoint "
-    "overwrite_output_dir model_init_kwargs disable_tqdm save_total_limit save_steps logging_steps seed debug "
-    "accelerator_config dataloader_pin_memory include_for_metrics".split()
+_WITHOUT_MEANING = frozenset(  # paths, names and the machine of a run, and what a configuration makes: not the method's
+    "output_dir run_name report_to push_to_hub hub_model_id hub_token hub_strategy resume_from_checkpoint "
+    "overwrite_output_dir model_init_kwargs disable_tqdm logging_steps seed debug use_cpu accelerator_config "
+    "dataloader_pin_memory include_for_metrics thinking_tags generation_batch_size".split()
 )
 
 
@@ -61,7 +66,7 @@ def model_card(
     """
     base = base_model or results["model"]["name"]
     checksum = results["model"].get("checksum")
-    licence = licence or results["recipe"].get("licence") or ("apache-2.0" if is_shipped(base) else None)
+    licence = licence or results["recipe"].get("licence") or ("apache-2.0" if base in SHIPPED_MODELS else None)
     options = play_options(results)
     data = ModelCardData(
         model_name=name,
@@ -78,7 +83,7 @@ def model_card(
         name=name,
         place=place or name,
         base=base if is_hub_id(base) else Path(base).name,  # a local folder's name, without its path
-        own=", which comes with the package" if is_shipped(base) else "",
+        own=", which comes with the package" if base in SHIPPED_MODELS else "",
         checksum=checksum if checksum != base else None,
         licence=licence,
         results=results,
@@ -151,8 +156,6 @@ def _estimate(result: Mapping[str, Any], category: str, kind: str) -> Estimate:
 
 def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a run that differ from the defaults of `AlignOPSDConfig`, without tokens."""
-    from alignopsd_trl.config import AlignOPSDConfig
-
     defaults = {one.name: one.default for one in dataclasses.fields(AlignOPSDConfig)}
     return {
         name: value
@@ -204,8 +207,7 @@ def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
         f"--panel {shlex.quote(recipe['panel'] or 'test')}",
     ]
     for name, value in play_options(results).items():
-        words = [json.dumps(value)] if isinstance(value, dict) else value if isinstance(value, list) else [str(value)]
-        parts.append(f"--{name} {shlex.join(words)}")
+        parts.append(f"--{name} {shlex.join(words(value))}")
     if recipe.get("environment_options"):
         parts.append(f"--environment_options {shlex.quote(recipe['environment_options'])}")
     if recipe.get("panel_limit"):
@@ -215,3 +217,31 @@ def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
         parts.append(f"--encoder {shlex.quote(skills['encoder'])}")
     lines = textwrap.wrap(" ".join(parts), 108, break_long_words=False, break_on_hyphens=False)
     return " \\\n    ".join(lines)
+
+
+EPISODE = ["step", "task", "task_id", "rollout", "category", "task_text", "reward", "won", "score", "stop", "message"]
+
+
+def write_dataset(run: Path, target: Path) -> None:
+    """Writes a run's trajectories for the Hub's viewer: ``turns`` and ``episodes`` as parquet, and ``README.md``.
+
+    Args:
+        run: output folder of a finished run.
+        target: an existing folder.
+    """
+    results, frame = whole_json(run / "results.json") or {}, read_records(run / "trajectories")
+    turns = frame[frame.turn.notna()]
+    counts = frame.groupby(["step", "task", "rollout"]).turn.transform("count").rename("turns")
+    episodes = frame[EPISODE].join(counts).drop_duplicates(["step", "task", "rollout"])
+    for name, table in (("turns", turns), ("episodes", episodes)):
+        (target / name).mkdir()
+        table.to_parquet(target / name / "train.parquet", index=False)
+    credit = [name for name in turns if name.startswith("credit_")]
+    card = TEMPLATES.get_template("dataset_card.md.jinja").render(
+        results=results,
+        columns=[name for name in turns if name not in credit],
+        credit=credit,
+        turns=len(turns),
+        episodes=len(episodes),
+    )
+    write_text(target / "README.md", card)

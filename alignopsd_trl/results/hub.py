@@ -19,27 +19,12 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 from alignopsd_trl.common.files import read_json
-from alignopsd_trl.results.card import model_card
-from alignopsd_trl.results.dataset_card import write_dataset
-from alignopsd_trl.runs.sizes import SIZES_FILE
+from alignopsd_trl.results.card import model_card, write_dataset
+from alignopsd_trl.runs.folder import MODEL_FILES
 
 ADAPTER = "adapter_config.json"
-OF_A_MODEL = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    ADAPTER,
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "*.jinja",
-    "*.py",
-)
-OF_A_RUN = (*OF_A_MODEL, SIZES_FILE, "README.md", "results.json", "evaluation_*.json")
+OF_A_MODEL = (*MODEL_FILES, "added_tokens.json", "*.model", "*.py")
+OF_A_RUN = (*OF_A_MODEL, "README.md", "results.json", "evaluation_*.json")
 """Files that go into the model's repository. All others in a run's folder (trajectories, the viewer's pages, a
 tracker's files, pickled arguments, your notes) stays there."""
 
@@ -140,7 +125,9 @@ def push_files(
         PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
     """
     api = HfApi(token=token)
-    files: dict[str, Any] = {path.relative_to(folder).as_posix(): path for path in _files(folder, patterns)}
+    places = (folder, folder / "additional_chat_templates")
+    found = sorted({path for place in places for pattern in patterns for path in place.glob(pattern)})
+    files: dict[str, Any] = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
     files |= _adapter(files, base_model, repository)
     message = options.pop("commit_message", "Run of AlignOPSD")
     try:
@@ -173,9 +160,3 @@ def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str)
             "merge the adapter into it (peft's merge_and_unload) and push the whole model"
         )
     return {ADAPTER: json.dumps(config | {"base_model_name_or_path": base}, indent=2).encode()}
-
-
-def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    places = (folder, folder / "additional_chat_templates")
-    found = {path for place in places for pattern in patterns for path in place.glob(pattern)}
-    return sorted(path for path in found if path.is_file())

@@ -32,7 +32,3 @@ def main(argv: Sequence[str] | None = None) -> None:
                 print(push_trajectories(arguments.run, arguments.trajectories, **options))
     except PushFailed as error:
         parser.exit(1, f"alignopsd push: {error}\n")
-
-
-if __name__ == "__main__":
-    main()

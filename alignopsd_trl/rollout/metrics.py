@@ -69,12 +69,6 @@ def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return metrics
 
 
-def staleness_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Returns mean and maximum of `Turn.staleness`; empty without turns."""
-    found = [turn.staleness for one in trajectories for turn in one.turns]
-    return {"staleness/mean": sum(found) / len(found), "staleness/max": max(found)} if found else {}
-
-
 def _repeated(trajectory: Trajectory) -> int:
     """Counts the turns that repeat an earlier action of their episode with the same observation after it."""
     return len(trajectory.turns) - len({(turn.action, turn.observation) for turn in trajectory.turns})

@@ -13,8 +13,8 @@ _SHOWN = 6  # most differences in a message
 FREE_ON_RESUME = frozenset(
     # where and how often the run writes or shows something
     "output_dir overwrite_output_dir resume_from_checkpoint plan plan_for gpu_gib debug run_name project "
-    "trackio_space_id trackio_bucket_id trackio_static_space_id report_to tracked_trajectories "
-    "logging_dir logging_strategy logging_first_step logging_steps logging_nan_inf_filter "
+    "trackio_space_id trackio_bucket_id trackio_static_space_id report_to "
+    "logging_strategy logging_first_step logging_steps logging_nan_inf_filter "
     "log_level log_level_replica log_on_each_node disable_tqdm log_completions num_completions_to_print "
     "log_unique_prompts save_strategy save_steps save_rounds save_total_limit save_on_each_node save_only_model "
     "enable_jit_checkpoint trajectories_hub_repo push_to_hub hub_model_id hub_strategy hub_token hub_private_repo "
@@ -22,7 +22,7 @@ FREE_ON_RESUME = frozenset(
     # how long the run lasts, and when it gives up
     "max_steps rounds num_train_epochs max_failed_share environment_time_limit ddp_timeout "
     # how the same arithmetic is spread over memory and processes
-    "per_device_train_batch_size per_device_eval_batch_size rows_per_forward tokens_per_forward scoring_tokens "
+    "per_device_train_batch_size per_device_eval_batch_size tokens_per_forward "
     "share_prefixes skip_zero_advantage threads gradient_checkpointing gradient_checkpointing_kwargs "
     "activation_checkpointing activation_checkpointing_kwargs "
     "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "

@@ -40,11 +40,10 @@ from alignopsd_trl.runs.state import (
     RESULTS_FILE,
     RUN_FILE,
     RunFolderError,
-    State,
     broken_off,
+    has_ended,
     lock,
     read_run,
-    state_of,
 )
 
 LOG_FILE = "log.jsonl"
@@ -58,9 +57,9 @@ _OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
 _LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
 MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", "training_args.bin", SIZES_FILE),
+    *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", SIZES_FILE),
 )
-_SHARED = (*MODEL_FILES, "README.md")
+_SHARED = (*MODEL_FILES, "training_args.bin", "README.md")
 TRAIN = "train"
 """The command that writes a run, in the notes of its folder."""
 
@@ -113,7 +112,7 @@ class RunFolder:
                 raise RunFolderError(strange)
             if overwrite and not resumes:
                 clear(path)
-            elif aside and not resumes and look(path).ended:
+            elif aside and not resumes and has_ended(path, read_run(path)):
                 say(f"{path} held a finished run, which is in {set_aside(path)} now")
             left = look(path)
             if summary := broken_off(path, ours=True):
@@ -191,22 +190,12 @@ class Left:
 
     path: Path
     run: dict[str, Any] | None
-    state: State
     checkpoints: tuple[Path, ...]
     anything: bool
 
-    @property
-    def ended(self) -> bool:
-        """Returns whether the run made all its updates, with or without a recipe's results."""
-        return self.state is State.ENDED or self._has_results
-
-    @property
-    def _has_results(self) -> bool:
-        return (self.path / RESULTS_FILE).is_file()
-
     def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
         """Returns the reason why a run of this configuration may not use the folder; `None` if it may."""
-        if self.state is State.DAMAGED:
+        if self.run is None and (self.path / RUN_FILE).exists():
             return (
                 f"{self.path / RUN_FILE} is damaged, and says no more which run this is; bring it back, choose another "
                 "output_dir, or overwrite_output_dir=True removes the run"
@@ -226,9 +215,9 @@ class Left:
                 f"{self.path} holds another run: {shown(changed)}. Choose another output_dir, or "
                 f"overwrite_output_dir=True to remove that run"
             )
-        if not self.checkpoints and not self._has_results:
+        if not self.checkpoints and not (self.path / RESULTS_FILE).is_file():
             return None
-        state = "finished" if self.ended else f"stopped after {self.checkpoints[-1].name}"
+        state = "finished" if has_ended(self.path, self.run) else f"stopped after {self.checkpoints[-1].name}"
         return (
             f"{self.path} holds this very run ({state}): resume_from_checkpoint=True goes on with "
             f"what is missing, overwrite_output_dir=True removes it and starts again"
@@ -257,7 +246,7 @@ def look(path: Path) -> Left:
     states = (f"checkpoint-*/{name}" for name in _OF_CHECKPOINTS)
     anything = any(any(path.glob(pattern)) for pattern in (*_WRITTEN, *states))
     anything |= any(_RECORDS.fullmatch(one.name) for name in _FOLDERS for one in path.glob(f"{name}/*"))
-    return Left(path, run, state_of(path, run), whole_checkpoints(path), anything)
+    return Left(path, run, whole_checkpoints(path), anything)
 
 
 def strangers(path: Path) -> str:
@@ -310,13 +299,7 @@ def _take_away(path: Path, patterns: Sequence[str], take: Callable[[Path], objec
             found.mkdir(exist_ok=True)  # TRL has already made the run's own, with the trainer
 
 
-def claim_together(
-    path: str | Path,
-    configuration: Mapping[str, Any],
-    resume: str | bool | None = None,
-    overwrite: bool = False,
-    aside: bool = False,
-) -> RunFolder:
+def claim_together(path: str | Path, *given: Any, **options: Any) -> RunFolder:
     """Calls `RunFolder.claim` on rank 0; all ranks return the same folder or raise the same error."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
@@ -324,7 +307,7 @@ def claim_together(
     run, outcome = None, [None, None]
     if PartialState().is_main_process:
         try:
-            run = RunFolder.claim(path, configuration, resume, overwrite, aside=aside)
+            run = RunFolder.claim(path, *given, **options)
             outcome = [(run.id, run.resume, run.sessions), None]
         except RunFolderError as error:
             outcome = [None, str(error)]

@@ -59,13 +59,6 @@ def model_name(model: Any) -> str:
     return next((name for name, path in SHIPPED_MODELS.items() if Path(given) == path), given)
 
 
-def is_shipped(name: str) -> bool:
-    """Returns whether a model's name is that of a policy that comes with the package."""
-    from alignopsd_trl.common.models import SHIPPED_MODELS
-
-    return name in SHIPPED_MODELS
-
-
 def weights_checksum(model: str) -> str:
     """Returns the checksum of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of
     each weight file (all of it where a model is small). A hub id is its own checksum."""

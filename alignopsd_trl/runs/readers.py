@@ -18,7 +18,9 @@ def ends_with_its_reader() -> Generator[None]:
         if sys.stdout:
             sys.stdout.flush()
     except BrokenPipeError:
-        if not _is_left(sys.stdout):
+        out = select.poll()
+        out.register(sys.stdout.fileno(), 0)
+        if not out.poll(0):
             raise  # the error of another pipe
         _to_nowhere(sys.stdout)
         raise SystemExit(0) from None
@@ -62,12 +64,6 @@ class _Stream:
                 raise
             self._stream = open(os.devnull, "w")
             self._leaves()
-
-
-def _is_left(stream: Any) -> bool:
-    out = select.poll()
-    out.register(stream.fileno(), 0)
-    return bool(out.poll(0))
 
 
 def _to_nowhere(stream: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,6 @@ class RunFolderError(ValueError):
     """Raised for an output folder that this run may not write to. The message gives the reason and the remedy."""
 
 
-class State(Enum):
-    """The state of the last session of a folder's run, while no process uses the folder."""
-
-    NONE = "no run"
-    DAMAGED = "run.json can't be read"
-    BROKEN_OFF = "it ended without a word"
-    STOPPED = "it released the folder before its last update"
-    ENDED = "it made all its updates"
-
-
 def read_run(path: Path) -> dict[str, Any] | None:
     """Returns ``run.json``, or `None` if it is missing or damaged."""
     run = read_json(path / RUN_FILE)
@@ -44,13 +33,10 @@ def read_run(path: Path) -> dict[str, Any] | None:
     return run if known and sessions else None
 
 
-def state_of(path: Path, run: dict[str, Any] | None) -> State:
-    """Returns the state of a folder from its ``run.json`` (`read_run`) and its results."""
-    if run is None:
-        return State.DAMAGED if (path / RUN_FILE).exists() else State.NONE
-    if (path / RESULTS_FILE).is_file() or ENDED in run["sessions"][-1]:
-        return State.ENDED
-    return State.STOPPED if RELEASED in run["sessions"][-1] else State.BROKEN_OFF
+def has_ended(path: Path, run: dict[str, Any] | None) -> bool:
+    """Returns whether the run of a folder, by its ``run.json`` (`read_run`), made all its updates, with or without a
+    recipe's results."""
+    return (path / RESULTS_FILE).is_file() or (run is not None and ENDED in run["sessions"][-1])
 
 
 def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
@@ -61,7 +47,7 @@ def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
     """
     path = Path(folder)
     run = read_run(path)
-    if run is None or state_of(path, run) is not State.BROKEN_OFF or (not ours and _in_use(path)):
+    if run is None or has_ended(path, run) or RELEASED in run["sessions"][-1] or (not ours and _in_use(path)):
         return ""
     return (
         f"the run in {path} broke off in the middle, without a word, after {run['sessions'][-1]['started']}: its "
@@ -80,21 +66,18 @@ def lock(path: Path) -> BaseFileLock:
         path.mkdir(parents=True, exist_ok=True)
         held.acquire()
     except Timeout:
+        last = (read_run(path) or {"sessions": [{}]})["sessions"][-1]
+        holder = f"(process {last.get('pid', 'unknown')} on {last.get('host', 'an unknown host')})"
+        if (last.get("pid"), last.get("host")) == (os.getpid(), socket.gethostname()):
+            holder = "of this process"
         raise RunFolderError(
-            f"{path} is in use by another run {_holder(path)}; wait until it ends, or choose another output_dir"
+            f"{path} is in use by another run {holder}; wait until it ends, or choose another output_dir"
         ) from None
     except OSError as error:
         raise RunFolderError(
             f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another output_dir"
         ) from error
     return held
-
-
-def _holder(path: Path) -> str:
-    last = (read_run(path) or {"sessions": [{}]})["sessions"][-1]
-    if (last.get("pid"), last.get("host")) == (os.getpid(), socket.gethostname()):
-        return "of this process"
-    return f"(process {last.get('pid', 'unknown')} on {last.get('host', 'an unknown host')})"
 
 
 def _in_use(path: Path) -> bool:

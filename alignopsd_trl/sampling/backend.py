@@ -83,9 +83,6 @@ class Backend(ABC):
         beside the policy."""
         return None
 
-    def take_back(self) -> None:  # noqa: B027 (without an engine there is nothing to take)
-        """Gives an engine the policy's weights again, if the teacher's are in their place. A collective."""
-
     def together(self, sampler: BatchSampler) -> BatchSampler:
         """Makes the sampler fit for calls that all processes make together."""
         return sampler

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from trl.generation import vllm_generation
 
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.rollout.reading import Reader
-from alignopsd_trl.rollout.sampler import AnySampler, BatchSampler, Response, Responses, SamplerDown
+from alignopsd_trl.rollout.sampler import AnySampler, Responses, SamplerDown
 from alignopsd_trl.sampling.backend import Backend, HandOver, TeacherSampler
 from alignopsd_trl.sampling.plain import by_options_alone
-from alignopsd_trl.sampling.vllm import SteppingSampler, TogetherSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.scoring.trl_model import policy_of
@@ -75,8 +72,7 @@ class EngineBackend(Backend):
 
     def __init__(self, trainer: Trainer, processes: ProcessGroup):
         self._trainer, self._processes = trainer, processes
-        self._taught: tuple[int, Any] | None = None
-        self._asked: dict[str, Future[Response]] = {}
+        self._taught: Any = None
 
     @contextlib.contextmanager
     def ready(self) -> Generator[None]:
@@ -103,10 +99,6 @@ class EngineBackend(Backend):
     def hand_over(self, weights: TeacherWeights) -> HandOver | None:
         return None if self._serves else partial(self._held, weights)
 
-    def take_back(self) -> None:
-        if self._trainer._last_loaded_step == TEACHERS:
-            self.push(self._trainer.state.global_step)
-
     @property
     def _serves(self) -> bool:
         return getattr(getattr(self._trainer, "vllm_generation", None), "serves", False)
@@ -115,12 +107,10 @@ class EngineBackend(Backend):
         """Returns vLLM's request for the teacher's adapter; `None` where it is the base weights."""
         if weights.adds_nothing:
             return None
-        state = self._trainer.state.global_step if self._trainer.args.teacher_model_kind == "ema" else 0
-        if self._taught is None or self._taught[0] != state:
+        if self._taught is None:
             with weights.swapped():
-                taken = self._trainer.vllm_generation.take(self._taught and self._taught[1])
-            self._taught = state, taken
-        return self._taught[1]
+                self._taught = self._trainer.vllm_generation.take(None)
+        return self._taught
 
     @contextlib.contextmanager
     def _held(self, weights: TeacherWeights) -> Generator[None]:
@@ -134,30 +124,6 @@ class EngineBackend(Backend):
             yield
         finally:
             trainer._last_loaded_step = TEACHERS
-
-
-class ColocatedBackend(EngineBackend):
-    """A vLLM engine in each process, which answers request by request, so that no episode waits for another."""
-
-    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
-        options = sampling_options(self._trainer, temperature, max_tokens)
-        if isinstance(options.get("structured_outputs"), dict):
-            options["structured_outputs"] = vllm_generation.StructuredOutputsParams(**options["structured_outputs"])
-
-        def parameters(seed: int) -> Any:
-            chosen = vllm_generation.SamplingParams(**options | {"seed": seed})
-            chosen.output_kind = type(chosen.output_kind).FINAL_ONLY
-            return chosen
-
-        def read(output: Any) -> Response:
-            log_probs = vllm_generation.extract_logprobs([output])[0][0]
-            return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
-
-        engine = self._trainer.vllm_generation
-        return SteppingSampler(engine.llm.llm_engine, parameters, read, getattr(engine, "policy", None), self._asked)
-
-    def together(self, sampler: BatchSampler) -> BatchSampler:
-        return TogetherSampler(sampler, self._processes.together)
 
 
 def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
@@ -233,20 +199,3 @@ def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generat
         problems.append(error)
     finally:
         del engine._iter_named_params
-
-
-def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> dict[str, Any]:
-    """Returns TRL's sampling options for one response, under vLLM's names."""
-    engine = trainer.vllm_generation
-    return {
-        "n": 1,
-        "repetition_penalty": engine.repetition_penalty,
-        "temperature": temperature,
-        "top_p": engine.top_p,
-        "top_k": engine.top_k,
-        "min_p": engine.min_p or 0.0,
-        "max_tokens": max_tokens,
-        "logprobs": 0,
-        **engine.generation_kwargs,
-        **({"structured_outputs": {"regex": pattern}} if (pattern := engine.structured_outputs_regex) else {}),
-    }

@@ -67,7 +67,7 @@ class OwnBackend(Backend):
             trainer.eos_token_ids,
             trainer.processing_class.pad_token_id,
             attention_of(trainer),
-            trainer.args.scoring_tokens,
+            trainer.args.tokens_per_forward,
             prefixes,
             partial(self._fitting, prefixes.limits, max_tokens) if prefixes.limits.bounds_rollout else len,
             trainer.accelerator.autocast,  # around all steps, so that weights are rounded once, not at each token
@@ -84,7 +84,7 @@ class OwnBackend(Backend):
                 policy_of(trainer),
                 trainer.processing_class.pad_token_id,
                 attention_of(trainer),
-                trainer.args.scoring_tokens,
+                trainer.args.tokens_per_forward,
                 computes_in(trainer),
                 self._limits(caches),
             )
@@ -112,4 +112,4 @@ class OwnBackend(Backend):
         """Returns the limits of each of several caches, from the memory that is free before a round."""
         args = self._trainer.args
         longest = (args.max_prompt_length + args.max_completion_length) * self._token_bytes
-        return cache_limits(free_memory(self._trainer.accelerator.device), args.kv_memory_share / caches, longest)
+        return cache_limits(free_memory(self._trainer.accelerator.device), longest, caches)

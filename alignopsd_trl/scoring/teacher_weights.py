@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from alignopsd_trl.common.strategies import held, part_of, reshard, whole_of
+from alignopsd_trl.common.strategies import held, part_of, reshard
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-FILE = "teacher.safetensors"
 
 
 class TeacherWeights(TrainerCallback):
@@ -91,28 +87,6 @@ class TeacherWeights(TrainerCallback):
             else:
                 here.data, self._values[name] = other, here.data
 
-    @torch.no_grad()
-    def follow(self, rate: float) -> None:
-        """Moves the values towards the model's, by the fraction ``rate`` of the difference."""
-        self.adds_nothing = False
-        reshard(self._model, self._accelerator)
-        for name, parameter in self._trained.items():
-            self._values[name].lerp_(held(parameter), rate)
-
-    @torch.no_grad()
-    def save(self, folder: Path, writes: bool = True) -> None:
-        """Saves the whole values next to a checkpoint. Every process must call it; one of them ``writes``."""
-        whole = {name: whole_of(self._values[name], one).contiguous() for name, one in self._trained.items()}
-        if writes:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(whole, folder / FILE)
-
-    def load(self, folder: Path) -> None:
-        """Loads the values that `save` wrote, before training begins. Every process must call it."""
-        for name, value in load_file(folder / FILE).items():
-            self._values[name].copy_(part_of(value, self._trained[name]))
-        self.adds_nothing = False
-
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
@@ -122,17 +96,3 @@ def _adds_nothing(values: Mapping[str, torch.Tensor]) -> bool:
     """Whether the values are those of a fresh LoRA adapter: in each pair of matrices A and B, all of B is 0."""
     plain = all(".lora_A." in name or ".lora_B." in name for name in values)
     return bool(values) and plain and not any(value.any() for name, value in values.items() if ".lora_B." in name)
-
-
-class FollowingTeacher(TrainerCallback):
-    """Moves a teacher towards the policy every ``steps`` optimiser steps, see `TeacherWeights.follow`.
-
-    Checkpoints contain such a teacher, unlike one with the initial weights, which a resumed run loads again.
-    """
-
-    def __init__(self, weights: TeacherWeights, rate: float, steps: int):
-        self.weights, self._rate, self._steps = weights, rate, steps
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **also: Any) -> None:
-        if state.global_step % self._steps == 0:
-            self.weights.follow(self._rate)

@@ -7,7 +7,6 @@ python -m alignopsd_trl.study STUDY.yaml --render   # tables and figures from th
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,22 +19,23 @@ from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from alignopsd_trl.study.planning import Cell
     from alignopsd_trl.study.spec import Study
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs or renders a study; returns the exit status, 1 if a cell broke."""
-    arguments = _parser().parse_args(argv)
-    from rich.console import Console
-
+    parser = CommandParser(prog="alignopsd study", description=__doc__.split("\n")[0])
+    parser.add_argument("study", type=Path, help="YAML file; see docs/studies.md")
+    parser.add_argument("--plan", action="store_true", help="list the cells and run nothing")
+    parser.add_argument("--render", action="store_true", help="only tables and figures, from the rows")
+    parser.add_argument("--rows", type=Path, help="only render these rows, with tables and figures beside them")
+    parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
+    arguments = parser.parse_args(argv)
     from alignopsd_trl.study.planning import plan
     from alignopsd_trl.study.render import RESULTS
     from alignopsd_trl.study.spec import read_study
 
-    console = Console()
     with setup():
         study = read_study(arguments.study)
         if arguments.processes:
@@ -45,50 +45,40 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_folder(str(folder), name)
             refuse([study.output / RESULTS], "study")
     if arguments.plan:
-        _print_plan(study, cells, console)
+        _print_plan(study, cells)
         return 0
     with full_disk_named(study.output, "the study's files"):
-        broken = _run(study, cells, console) if cells else 0
-    _render(study, arguments.rows, console)
+        broken = _run(study, cells) if cells else 0
+    _render(study, arguments.rows)
     return int(broken > 0)
 
 
-def _run(study: Study, cells: Sequence[Cell], console: Console) -> int:
+def _run(study: Study, cells: Sequence[Cell]) -> int:
     from alignopsd_trl.study.run import run_study, save_rows
 
     save_rows(study, cells, {})
-    errors = run_study(study, cells, console)
+    errors = run_study(study, cells)
     if errors:
-        console.print(f"{len(errors)} of {len(cells)} cells broke; the same command tries them again")
+        print(f"{len(errors)} of {len(cells)} cells broke; the same command tries them again")
     return len(errors)
 
 
-def _render(study: Study, rows: Path | None, console: Console) -> None:
+def _render(study: Study, rows: Path | None) -> None:
     from alignopsd_trl.study.render import render
     from alignopsd_trl.study.rows import ROWS, read_rows
 
     path = rows or study.output / ROWS
     result = render(study.name, read_rows(path), path.parent, study.reference)
-    console.print(result.read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
-    console.print(f"rows: {path}\ntables: {result}\nfigures: {result.parent / 'figures'}", highlight=False)
+    print(result.read_text(encoding="utf-8"))
+    print(f"rows: {path}\ntables: {result}\nfigures: {result.parent / 'figures'}")
 
 
-def _print_plan(study: Study, cells: Sequence[Cell], console: Console) -> None:
+def _print_plan(study: Study, cells: Sequence[Cell]) -> None:
     finished = [cell.row_file.is_file() for cell in cells]
     for cell, ended in zip(cells, finished, strict=True):
         state = "finished" if ended else "trains" if cell.trains else "evaluates"
-        console.print(f"{state:<10}{cell.name}  {cell.folder}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time", highlight=False)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(prog="alignopsd study", description=__doc__.split("\n")[0])
-    parser.add_argument("study", type=Path, help="YAML file; see docs/studies.md")
-    parser.add_argument("--plan", action="store_true", help="list the cells and run nothing")
-    parser.add_argument("--render", action="store_true", help="only tables and figures, from the rows")
-    parser.add_argument("--rows", type=Path, help="only render these rows, with tables and figures beside them")
-    parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
-    return parser
+        print(f"{state:<10}{cell.name}  {cell.folder}")
+    print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time")
 
 
 def command(argv: Sequence[str] | None = None) -> int:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import TrainerCallback
 
-from alignopsd_trl.common.files import write_json, write_text
+from alignopsd_trl.common.command import words
+from alignopsd_trl.common.files import write_text
 from alignopsd_trl.launch import evaluate
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.job import Job
@@ -26,17 +26,6 @@ from alignopsd_trl.launch.running import run
 from alignopsd_trl.records import write_records
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.study import rows
-
-
-class Progress(TrainerCallback):
-    """Writes the number of updates to the file that the study's process reads."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            write_json(self._path, [state.global_step, state.max_steps])
 
 
 def main(folder: Path) -> None:
@@ -72,18 +61,11 @@ def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
 def _train(folder: Path, job: Job) -> dict[str, Any]:
     args = job.args
     args.resume_from_checkpoint = "True"  # resumes from any whole checkpoint
-    results = run(job, callbacks=[Progress(folder / "progress.json")])
+    results = run(job)
     trained = rows.training_columns(results["history"])
     played = args.generation_batch_size * math.ceil(trained["updates"] / args.steps_per_round)
     order = rows.task_order(Path(args.output_dir) / "trajectories")
     return rows.outcome_columns(results["after"]) | trained | {"trajectories": played, "task_order": order}
-
-
-def _words(value: Any) -> list[str]:
-    """Returns a value as words of a command line."""
-    if isinstance(value, list | tuple):
-        return [str(one) for one in value]
-    return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -102,19 +84,15 @@ def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
         "seed": args.seed if cell["model"] is None else 0,
         "output": folder / "run",
     }
-    argv = [part for name, value in flags.items() if value is not None for part in (f"--{name}", *_words(value))]
+    argv = [part for name, value in flags.items() if value is not None for part in (f"--{name}", *words(value))]
     result = evaluate.main([*argv, *(["--skills"] if cell["skills"] else [])])
     return rows.outcome_columns(result.to_dict(outcomes=True))
 
 
-def _reporting(folder: Path) -> None:
-    """Writes the reason for a failure to its own file, apart from a launcher's messages."""
-    try:
-        main(folder)
-    except Exception as error:
-        (folder / "error.txt").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
-        raise
-
-
 if __name__ == "__main__":
-    _reporting(Path(sys.argv[1]).absolute())  # an environment may change the process's folder
+    cells_folder = Path(sys.argv[1]).absolute()  # an environment may change the process's folder
+    try:
+        main(cells_folder)
+    except Exception as error:  # to a file of its own, apart from a launcher's messages
+        (cells_folder / "error.txt").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        raise

@@ -37,7 +37,10 @@ def training_figure(rows: pd.DataFrame, table: str) -> Figure | None:
     figure, axes = panels(len(environments), width=4.8)
     for axis, environment in zip(axes, environments, strict=True):
         for number, line in enumerate(lines):
-            _draw_curve(axis, line, environment, number)
+            own = line.method == "align_opsd" and line.settings == "{}"
+            width, dashes = 2.0 if own else 1.1, "-" if number < 10 else "--"
+            color = "black" if own else f"C{number % 10}"
+            draw(axis, curves(line, environment), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
         label(axis, environment, "update", "rollout success (%)")
     axes[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
@@ -46,13 +49,6 @@ def training_figure(rows: pd.DataFrame, table: str) -> Figure | None:
 def trained(line: Entry) -> bool:
     """Returns whether any of the line's rows has a training curve."""
     return any(isinstance(row.get("curve_update"), list) for seeds in line.rows.values() for row in seeds.values())
-
-
-def _draw_curve(axis: Axes, line: Entry, environment: str, number: int) -> None:
-    own = line.method == "align_opsd" and line.settings == "{}"
-    color = "black" if own else f"C{number % 10}"
-    width, dashes = 2.0 if own else 1.1, "-" if number < 10 else "--"
-    draw(axis, curves(line, environment), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
 
 
 def curves(line: Entry, environment: str) -> pd.DataFrame:
@@ -99,15 +95,10 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
         label(axis, "", "update", f"rollout success\nminus {reference.label} (points)")
         axis.label_outer()
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        told = ", ".join(_told(line, reference, head) for head in heads[name])
-        axis.set_title(f"{name}: {line.label}\n{told}", fontsize=8)
+        told = [(head.title, paired(per_seed(line, head), per_seed(reference, head))) for head in heads[name]]
+        shown = ", ".join(f"{title}: none" if found is None else f"{title} {found:+.1f}" for title, found in told)
+        axis.set_title(f"{name}: {line.label}\n{shown}", fontsize=8)
     return figure
-
-
-def _told(line: Entry, reference: Entry, head: Column) -> str:
-    """Returns a label with the difference in one average over the panel (evaluation set)."""
-    found = paired(per_seed(line, head), per_seed(reference, head))
-    return f"{head.title}: none" if found is None else f"{head.title} {found:+.1f}"
 
 
 def sweeps(rows: pd.DataFrame) -> list[str]:

@@ -106,14 +106,13 @@ def _without_defaults(study: Study, benchmark: Benchmark, line: Line) -> Line:
     """Drops settings that equal the defaults, so that equivalent lines share one cell."""
     if not line.settings:
         return line
-    from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.launch.arguments import RecipeArguments
+    from alignopsd_trl.launch.arguments import KINDS
 
     shared = {**study.settings, **benchmark.settings}
     options = {**shared, **line.settings}.get("method_options")
     base = {**preset(benchmark.recipe, shared.get("preset", "paper"), line.method, options), **shared}
-    fallback = {**RecipeArguments.__dataclass_fields__, **AlignOPSDConfig.__dataclass_fields__}
-    own = {k: v for k, v in line.settings.items() if v != base.get(k, fallback[k].default)}
+    usual = {name: one.default for kind in KINDS for name, one in kind.__dataclass_fields__.items()}
+    own = {name: value for name, value in line.settings.items() if value != base.get(name, usual[name])}
     return Line(line.method, line.label if own else "", own, line.skills)
 
 
@@ -137,12 +136,9 @@ def _cell(study: Study, benchmark: Benchmark, line: Line, seed: int) -> Cell:
 
 
 def _check_names(study: Study) -> None:
-    from trl import ModelConfig
+    from alignopsd_trl.launch.arguments import KINDS
 
-    from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.launch.arguments import RecipeArguments
-
-    known = {name for kind in (RecipeArguments, AlignOPSDConfig, ModelConfig) for name in kind.__dataclass_fields__}
+    known = {name for kind in KINDS for name in kind.__dataclass_fields__}
     for place, settings in [("settings", study.settings), *((a.recipe, a.settings) for a in study.environments)]:
         if unknown := sorted(set(settings) - known):
             raise StudyError(f"{place}: {unknown[0]!r} is no argument of the recipes, the config or the model")

@@ -42,17 +42,13 @@ def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the columns of an evaluation: averages and categories in percent, and the outcome of each task of the
     panel."""
     categories = result["categories"]
-    return {
-        "panel": result["panel"],
+    as_it_is = ("panel", "episodes", "success_macro", "turns", "environment_errors")
+    return {name: result[name] for name in as_it_is} | {
         "panel_checksum": result["checksum"],
         "with_skills": result["skills"],
-        "episodes": result["episodes"],
         "success": result["success"]["mean"],
         "score": result["score"]["mean"],
-        "success_macro": result["success_macro"],
-        "turns": result["turns"],
         "invalid_actions": 100 * result["invalid_actions"],
-        "environment_errors": result["environment_errors"],
         "category_names": list(categories),
         "category_success": [one["success"]["mean"] for one in categories.values()],
         "category_score": [one["score"]["mean"] for one in categories.values()],

@@ -19,13 +19,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import psutil
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from alignopsd_trl.common.files import full_disk_named, read_json, write_json
+from alignopsd_trl.common.files import full_disk_named, write_json
 from alignopsd_trl.launch.machine import processes_of
 from alignopsd_trl.records import write_records
 from alignopsd_trl.runs.owned import owned
@@ -33,8 +30,7 @@ from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.rows import ROWS, collect
 from alignopsd_trl.study.spec import Study, StudyError
 
-_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
-_PERIOD = 0.1  # seconds between two reads of the cells' progress
+_PERIOD = 0.1  # seconds between two looks at the cells' processes
 
 
 def split_cores(processes: int) -> list[list[int]]:
@@ -57,10 +53,9 @@ class _Running:
     cell: Cell
     process: subprocess.Popen
     place: tuple[list[int], str | None]
-    bar: TaskID
 
 
-def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Path, str]:
+def run_study(study: Study, cells: Sequence[Cell]) -> dict[Path, str]:
     """Runs the unfinished cells and keeps ``rows.parquet`` up to date.
 
     Returns:
@@ -74,12 +69,18 @@ def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Pat
     waiting = [cell for cell in cells if not cell.row_file.is_file()]
 
     def end(cell: Cell, error: str | None) -> None:
-        _report(console, cell, error, errors)
+        ended = len(cells) - len(waiting) - len(running)
+        if error is None:
+            print(f"finished: {cell.name} ({ended} of {len(cells)} cells ended)", flush=True)
+        else:
+            errors[cell.folder] = error
+            print(
+                f"BROKEN: {cell.name}: {error}", *filter(Path.is_file, [cell.folder / "log.txt"]), sep="\n", flush=True
+            )
         save_rows(study, cells, errors)
 
-    with _only_one(study.cells) as lock, _ended(running), _bars(console) as bars:
+    with _only_one(study.cells) as lock, _ended(running):
         free = list(zip(split_cores(study.processes), study.devices or repeat(None), strict=False))
-        total = bars.add_task(study.name, total=len(cells), completed=len(cells) - len(waiting))
         while waiting or running:
             for cell, source in [(one, one.source) for one in waiting if one.source]:
                 if source.folder in errors:
@@ -89,18 +90,14 @@ def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Pat
             ready = [cell for cell in waiting if cell.source is None or cell.source.folder not in busy]
             for cell in ready[: len(free)]:
                 waiting.remove(cell)
-                bar, place = bars.add_task("  " + cell.name, total=None), free.pop(0)
-                running.append(_Running(cell, _start(cell, study, place, lock), place, bar))
+                place = free.pop(0)
+                print(f"starts: {cell.name}", flush=True)
+                running.append(_Running(cell, _start(cell, study, place, lock), place))
             time.sleep(_PERIOD)
             for one in [one for one in running if one.process.poll() is not None]:
                 running.remove(one)
                 free.append(one.place)
-                bars.remove_task(one.bar)
                 end(one.cell, _error(one))
-            for one in running:
-                done, updates = read_json(one.cell.folder / "progress.json") or (0, None)  # none yet, or an evaluation
-                bars.update(one.bar, completed=done, total=updates)
-            bars.update(total, completed=len(cells) - len(waiting) - len(running))
     return errors
 
 
@@ -204,18 +201,3 @@ def _only_one(folder: Path) -> Generator[int]:
         lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()
         yield lock.fileno()
-
-
-def _bars(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-    )
-
-
-def _report(console: Console, cell: Cell, error: str | None, errors: dict[Path, str]) -> None:
-    if error is None:
-        console.print(f"finished: {cell.name}", **_PLAIN)
-        return
-    errors[cell.folder] = error
-    log = cell.folder / "log.txt"
-    console.print(f"BROKEN: {cell.name}: {error}", *([log] if log.is_file() else []), sep="\n", **_PLAIN)

@@ -37,10 +37,7 @@ LABELS = {
 }
 """The rows' names in the paper's Table 1. A star means an evaluation with skills."""
 
-_TEACHER = (
-    *("teacher_model_kind", "teacher_update_rate", "teacher_sync_steps"),
-    *("privileged", "privileged_siblings", "privileged_rounds"),
-)
+_TEACHER = ("teacher_model_kind", "privileged", "privileged_siblings")
 METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, "num_iterations", "updates_per_round")
 """Settings that a row may have of its own. All rounds have the same size; a row chooses its steps a round. Everything
 else is protocol and the same for all rows."""
@@ -137,7 +134,7 @@ class Study:
         cells: folder of the finished cells; studies with the same folder and protocol share cells.
         methods, ablations: lines of Table 1 and of the ablation table.
         sweeps: field of AlignOPSD -> its values, for the sensitivity curves.
-        reference: method to compare differences and costs with.
+        reference: method to compare differences with.
         processes: number of cells that run at the same time, with an equal share of the cores.
         launcher: command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
         devices: ``CUDA_VISIBLE_DEVICES`` of each process.

@@ -7,17 +7,14 @@ share a mark.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.common.statistics import Mean, mean, paired, paired_ratio
-from alignopsd_trl.runs.markdown import escaped
-
-PHASES = ("rollout", "privileged_thinking", "encoding", "scoring", "credit", "update")
+from alignopsd_trl.common.progress import escaped
+from alignopsd_trl.common.statistics import Mean, mean, paired
 
 
 @dataclass(frozen=True)
@@ -87,10 +84,14 @@ def results_table(rows: pd.DataFrame, table: str, averages_only: bool = False) -
     """Returns a table of lines x categories and averages: mean over seeds ± half a 95 % interval; best bold, second
     underlined."""
     lines, heads = entries(rows, table), columns(rows, averages_only)
-    cells = [[_mean(per_seed(line, head)) for head in heads] for line in lines]
-    marked = [_mark([row[place] for row in cells]) for place in range(len(heads))]
-    body = [[line.label, *(column[number] for column in marked), _seeds(line)] for number, line in enumerate(lines)]
-    return markdown([_corner(heads), *_titles(heads), "seeds"], body)
+    cells = [[list(per_seed(line, head).values()) for head in heads] for line in lines]
+    means = [[mean(values) if values else None for values in row] for row in cells]
+    marked = [_mark([row[place] for row in means]) for place in range(len(heads))]
+    counts = [sorted({len(seeds) for seeds in line.rows.values()}) or [0] for line in lines]
+    seeds = [" to ".join(map(str, found)) for found in counts]
+    body = [[line.label, *(column[row] for column in marked), seeds[row]] for row, line in enumerate(lines)]
+    corner, titles = _titles(heads)
+    return markdown([corner, *titles, "seeds"], body)
 
 
 def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
@@ -103,47 +104,18 @@ def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
         if (line.method, line.settings, _starred(line)) != (reference.method, reference.settings, False):
             found = [paired(per_seed(line, head), other) for head, other in zip(heads, base, strict=True)]
             body.append([line.label, *("" if one is None else f"{one:+.1f}" for one in found)])
-    return markdown([f"minus {reference.label}", *_titles(heads)], body)
+    return markdown([f"minus {reference.label}", *_titles(heads)[1]], body)
 
 
-def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
-    """Returns a table of lines x phases: wall seconds per rollout round, mean over seeds, and their sum as a multiple
-    of the reference."""
-    body, wanted = [], [f"seconds/{phase}" for phase in PHASES]
-    for environment in dict.fromkeys(rows["environment"]):
-        other = _seconds(reference, environment)["seconds"].to_dict() if reference else {}
-        for line in entries(rows, table):
-            trained = _seconds(line, environment)
-            if len(trained):
-                ratio = paired_ratio(trained["seconds"].to_dict(), other)
-                means = trained.reindex(columns=[*wanted, "seconds", "cpu_seconds"]).astype(float).mean()
-                *phases, whole, cell = ["" if math.isnan(one) else f"{one:.2f}" for one in means]
-                body.append(
-                    [f"{environment} {line.label}", *phases, whole, "" if ratio is None else f"{ratio:.2f}", cell]
-                )
-    name = reference.label if reference else "GRPO"
-    return markdown(["", *(phase.replace("_", " ") for phase in PHASES), "all", f"/ {name}", "CPU s a cell"], body)
-
-
-def _seconds(line: Entry, environment: str) -> pd.DataFrame:
-    """Returns the rows of a line that come from trainings, by seed."""
-    rows = pd.DataFrame.from_dict(line.rows.get(environment, {}), orient="index")
-    return rows.dropna(subset=["seconds"]) if "seconds" in rows else pd.DataFrame(columns=["seconds"])
-
-
-def reference_entry(rows: pd.DataFrame, method: str, settings: str = "{}") -> Entry | None:
+def reference_entry(rows: pd.DataFrame, method: str) -> Entry | None:
     """Returns the line of a method without own settings, from any table."""
     tables = {place["table"] for places in rows["places"] for place in json.loads(places)}
     lines = (line for table in sorted(tables) for line in entries(rows, table))
-    return next((x for x in lines if x.method == method and x.settings == settings and not _starred(x)), None)
+    return next((x for x in lines if x.method == method and x.settings == "{}" and not _starred(x)), None)
 
 
 def _starred(entry: Entry) -> bool:
     return any(row["with_skills"] for seeds in entry.rows.values() for row in seeds.values())
-
-
-def _mean(values: dict[int, float]) -> Mean | None:
-    return mean(list(values.values())) if values else None
 
 
 def _mark(column: Sequence[Mean | None]) -> list[str]:
@@ -152,20 +124,12 @@ def _mark(column: Sequence[Mean | None]) -> list[str]:
     return ["" if one is None else marks.get(round(one.value, 1), "{}").format(one) for one in column]
 
 
-def _titles(heads: Sequence[Column]) -> list[str]:
-    several = len({head.environment for head in heads}) > 1
-    return [f"{head.environment} {head.title}" if several else head.title for head in heads]
-
-
-def _corner(heads: Sequence[Column]) -> str:
-    """Returns the environment if there is only one; else the titles name it."""
+def _titles(heads: Sequence[Column]) -> tuple[str, list[str]]:
+    """Returns a table's corner and its columns' titles; the environment stands in the corner, several in the titles."""
     names = list(dict.fromkeys(head.environment for head in heads))
-    return names[0] if len(names) == 1 else ""
-
-
-def _seeds(line: Entry) -> str:
-    counts = sorted({len(seeds) for seeds in line.rows.values()})
-    return " to ".join(map(str, counts)) if counts else "0"
+    if len(names) == 1:
+        return names[0], [head.title for head in heads]
+    return "", [f"{head.environment} {head.title}" for head in heads]
 
 
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

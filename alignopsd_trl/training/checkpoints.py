@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
-from alignopsd_trl.common.files import full_disk_named
+from alignopsd_trl.common import strategies
+from alignopsd_trl.common.files import full_disk_named, readable_as_others, replacing
+from alignopsd_trl.common.options import path_as_given
+from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.environments.base import EnvironmentsDown
+from alignopsd_trl.rollout.sampler import SamplerDown
 from alignopsd_trl.runs.checkpoints import (
     LIST_FILE,
     MARK,
@@ -24,9 +29,12 @@ from alignopsd_trl.runs.checkpoints import (
     load_state,
     save_state,
 )
-from alignopsd_trl.runs.folder import RunFolder
+from alignopsd_trl.runs.configuration import configuration_of
+from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.runs.owned import begin, note
+from alignopsd_trl.runs.sizes import write_sizes
+from alignopsd_trl.skills.turn_source import PrivilegedError
 from alignopsd_trl.training.phases import Phases, Seconds
 
 if TYPE_CHECKING:
@@ -48,7 +56,6 @@ class Checkpoints(TrainerCallback):
         policy: the policy whose weights are saved.
         seconds: of the run so far.
         failed: share of failed episodes over the last rounds.
-        teacher: weights of a teacher that follows the policy; `None` without such a teacher.
     """
 
     output_dir: Path
@@ -57,7 +64,6 @@ class Checkpoints(TrainerCallback):
     seconds: Seconds
     phases: Phases
     failed: FailedShare
-    teacher: TeacherWeights | None = None
 
     def __post_init__(self) -> None:
         self._loss_is_finite, self.run = True, ""
@@ -100,6 +106,18 @@ class Checkpoints(TrainerCallback):
             self.policy.save_checkpoint()
 
     @contextlib.contextmanager
+    def saved_if_down(self, update: int) -> Generator[None]:
+        """Saves the weights from before the round if its environments or its sampler are down, or a teacher's text of a
+        turn can't be made."""
+        try:
+            yield
+        except (EnvironmentsDown, SamplerDown, PrivilegedError) as error:
+            self.save_last(update)
+            if isinstance(error, PrivilegedError):
+                raise RunStopped(f"{error}; {last_good(self.output_dir)}") from error
+            raise
+
+    @contextlib.contextmanager
     def saving(self, update: int) -> Generator[None]:
         """Saves the run's own state before the body writes a checkpoint. The mark of a complete checkpoint is removed
         first and written last, before the list of its files."""
@@ -111,8 +129,6 @@ class Checkpoints(TrainerCallback):
                 phases, failed = dict(self.phases.total), self.failed.recent
                 state = {"seconds": self.seconds.total["training"], "phases": phases, "failed": failed}
                 save_state(self.folder(update), state | {"run": self.run})
-            if self.teacher is not None:
-                self.teacher.save(self.folder(update), writes=self.processes.process == 0)
             self.processes.wait()
             yield
             if self.processes.process == 0:
@@ -127,7 +143,63 @@ class Checkpoints(TrainerCallback):
         self.seconds.resume(state.get("seconds", 0.0))
         self.phases.total.update(state.get("phases", {}))
         self.failed.recent = state.get("failed", [])
-        if self.teacher is not None and run.resume is not None:
-            self.teacher.load(Path(run.resume))
         run.forget_after(run.update)
         self.processes.wait()
+
+
+@contextlib.contextmanager
+def whole_model(trainer: Any, output_dir: str | None, internal: bool) -> Generator[str]:
+    """Names the folder into which the body writes a trainer's model, and puts finite weights, whole files and the
+    model's limits there. Checkpoints keep the form of the launch configuration.
+
+    Args:
+        output_dir: as `save_model` takes it; by default the trainer's.
+        internal: whether transformers asks, for a checkpoint or at the end.
+
+    Raises:
+        RunStopped: if the weights are not finite; they are not saved.
+    """
+    args = trainer.args
+    if not weights_are_finite(trainer.model):
+        raise RunStopped(f"the weights are not finite; they were not saved, and {last_good(args.output_dir)}")
+    target, own = Path(output_dir or args.output_dir), Path(args.output_dir)
+    checkpoint = internal and output_dir is not None
+    whole = target == own and args.should_save  # without a mark at the end each file is replaced in one step
+    with (
+        full_disk_named(args.output_dir, "the model"),
+        contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(trainer.accelerator),
+        patched(args, hub_token=None),  # transformers pickles its arguments beside the model
+        replacing(target) if whole else contextlib.nullcontext(target) as place,
+    ):
+        yield str(place)
+        if args.should_save:
+            write_sizes(Path(place), vars(args))
+            readable_as_others(Path(place))
+        written = [target / one.name for one in Path(place).iterdir()] if whole else []
+        begin(written, TRAIN)
+    note(written, TRAIN)
+
+
+@contextlib.contextmanager
+def session(trainer: Any, resume: str | bool | None) -> Generator[RunFolder]:
+    """Claims a trainer's output folder for this run alone while the context is open, and marks the run's end. A folder
+    that the trainer has already stays its owner's.
+
+    Raises:
+        RunFolderError: if the folder is in use, or holds a run that this one does not continue.
+    """
+    if trainer.run_folder is not None:
+        yield trainer.run_folder
+        return
+    args = trainer.args
+    facts = configuration_of(args, trainer.train_dataset, model=trainer.model.config._name_or_path)
+    folder = claim_together(args.output_dir, facts, resume, args.overwrite_output_dir, aside=True)
+    trainer.run_folder = folder
+    try:
+        yield folder
+        folder.end()
+        if folder.writes and any(folder.path.glob("trajectories/*.parquet")):
+            print(f"where the credit went: alignopsd view {path_as_given(folder.path)}", flush=True)
+    finally:
+        folder.release()
+        trainer.run_folder = None

@@ -101,7 +101,7 @@ class Update(TrainerCallback):
         counted = torch.stack([tokens[live].sum(), tokens.sum()])
         self.taught = counted if self.taught is None else self.taught + counted
         computed = live if config.skip_zero_advantage else every
-        return sub_chunks(rows, computed, config.rows_per_forward, config.tokens_per_forward, agree)
+        return sub_chunks(rows, computed, config.tokens_per_forward, agree)
 
     def _chunk_loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
         """Returns TRL's loss and the added terms, as means over the same global tokens."""

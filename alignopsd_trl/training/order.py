@@ -44,54 +44,6 @@ class EpochSampler(RepeatSampler):
         return map(placed.__getitem__, super().__iter__())
 
 
-class Upcoming:
-    """Predicts the tasks of the next round without touching the data loader, so that a resumed run still skips trained
-    tasks there.
-
-    Args:
-        order: sampler of the tasks; without a seed, its order can't be predicted.
-        accumulated: batches of the data loader in one update.
-        process, processes: rank whose part of a round is returned, and number of ranks.
-    """
-
-    def __init__(self, order: EpochSampler, accumulated: int, process: int, processes: int):
-        self._order, self._accumulated = order, accumulated
-        self._process, self._processes = process, processes
-        self._rounds = order.num_samples // order.batch_size  # rounds of an epoch
-        self._known: tuple[int, list[int]] = (-1, [])
-
-    def begin(self, epoch: int, batches: int) -> None:
-        """Sets the position: this epoch, after this many of its batches."""
-        self._epoch, self._round = epoch, batches // self._order.repeat_count
-
-    def after(self) -> tuple[list[Any], int]:
-        """Returns the rows of the next round, and the number of updates until it starts. Call it once in each round."""
-        here = self._update()
-        self._round += 1
-        if self._round == self._rounds:
-            self._epoch, self._round = self._epoch + 1, 0
-        size = self._order.batch_size
-        tasks = self._tasks(self._epoch)[self._round * size : (self._round + 1) * size]
-        rows = [task for task in tasks for _ in range(self._order.mini_repeat_count)]
-        share = len(rows) // self._processes
-        source: Any = self._order.data_source
-        return [source[row] for row in rows[self._process * share :][:share]], self._update() - here
-
-    def _update(self) -> int:
-        batches = self._order.repeat_count
-        an_epoch = -(-self._rounds * batches // self._accumulated)
-        return self._epoch * an_epoch + self._round * batches // self._accumulated
-
-    def _tasks(self, epoch: int) -> list[int]:
-        """Returns the indices of an epoch's tasks in their order."""
-        if self._known[0] != epoch:
-            order = self._order
-            once = EpochSampler(order.data_source, 1, order.batch_size, 1, order.shuffle, order.seed)
-            once.epoch, once.kinds = epoch, order.kinds
-            self._known = epoch, list(once)
-        return self._known[1]
-
-
 def round_ends(state: Any, updates: int) -> bool:
     """Returns whether the update that was just made is the last one of its round (or of training); a round has
     ``updates`` updates."""

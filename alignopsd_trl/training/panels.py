@@ -91,7 +91,6 @@ class Panels:
         self.warn_of_trained(name, rows)
         started, process, processes = time.perf_counter(), self.processes.process, self.processes.processes
         own, share = len(rows[process::processes]), (seed, process, processes)
-        self.rollouts.settle()
         try:
             with self.samplers.evaluation(temperature) as sampler, self.rollouts.bar(own, name, sampler) as progress:
                 player = self.rollouts.player(sampler, skills, skills, progress)

@@ -17,7 +17,7 @@ from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.records import TokenTexts, merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout.conversations import note_of_breaks
-from alignopsd_trl.rollout.metrics import conversation_metrics, privileged_metrics, rollout_metrics, staleness_metrics
+from alignopsd_trl.rollout.metrics import conversation_metrics, privileged_metrics, rollout_metrics
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.training.console import show_note
@@ -73,7 +73,6 @@ class Recorder:
         """
         ordinary, privileged = ([one for one in played.trajectories if one.privileged is own] for own in (False, True))
         found = rollout_metrics(ordinary) | played.credit.metrics | privileged_metrics(privileged) | gap_of_won(played)
-        found |= staleness_metrics(played.trajectories) if self.config.rounds_ahead else {}
         if self.config.history == "conversation":
             found |= conversation_metrics(played.trajectories)
             self._tell_of_breaks(played.trajectories)
@@ -81,13 +80,13 @@ class Recorder:
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
         self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
-        if self.config.tracked_trajectories and self.processes.process == 0:
+        if self.processes.process == 0:
             self._send(played, values)
         if self.config.save_trajectories:
             self._write(played, run_id)
 
     def _warn_of_teacher(self, logged: Mapping[str, float]) -> None:
-        """Warns once where a teacher that follows the policy gets worse."""
+        """Warns once where a teacher that moves with the policy gets worse."""
         kind = self.config.teacher_model_kind
         for name, decay in self._decays.items():
             problem = decay.problem(logged[name]) if name in logged and kind != "base" else None
@@ -99,7 +98,7 @@ class Recorder:
     def _send(self, played: Round, values: Sequence[float]) -> None:
         trace = played.credit.trace
         columns = {"credit": values} | {name: trace[name] for name in ("weight", "span") if name in trace}
-        rows = table_rows(played.trajectories, columns, played.update, self.config.tracked_trajectories)
+        rows = table_rows(played.trajectories, columns, played.update)
         trackers: Any = self.config.report_to  # a list, once a configuration is made
         send_table(rows, played.update, trackers, self.log.callbacks)
 
@@ -112,10 +111,10 @@ class Recorder:
                 show_note(note)
 
     def _write(self, played: Round, run_id: str | None) -> None:
-        tokens, step = self.config.record_tokens, played.update
-        trace = {name: kept for name, kept in played.credit.trace.items() if tokens or not name.startswith("token_")}
-        texts = TokenTexts(self.tokenizer) if tokens else None
-        records = turn_records(played.trajectories, step, trace, run_id, texts)
+        step, trace = played.update, dict(played.credit.trace)
+        told = [turn.privileged_text for turn in played.batch.turns]
+        trace |= {"privileged_text": told} if self.config.privileged is not None else {}
+        records = turn_records(played.trajectories, step, trace, run_id, TokenTexts(self.tokenizer))
         schema = record_schema(merge_types(gather_object([trace_types(trace)])))
         file = self._file(step)
         with full_disk_named(self.config.output_dir, file.name):

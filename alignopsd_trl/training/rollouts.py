@@ -15,6 +15,7 @@ from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.rollout.opening import SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player, make_player
@@ -26,7 +27,6 @@ from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.sampling.backend import HandOver
 from alignopsd_trl.skills.turn_texts import reserved_tokens
 from alignopsd_trl.training.console import show_note
-from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory
 
 
@@ -186,29 +186,23 @@ class Rollouts:
         self.counters.take()  # drops the counts of evaluations since the last round
         return self.play_groups(asked)
 
-    def settle(self) -> None:
-        """Waits until these environments are idle. A collective where a round is played ahead."""
-
     def take_counters(self) -> dict[str, float]:
         """Returns the last round's additions to the environments' counters."""
         return self.counters.take()
 
-    def play_groups(self, asked: ToPlay, alone: Bar | None = None) -> list[Trajectory]:
-        """Plays episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
-
-        Args:
-            alone: a bar to show; with it no collective is made.
-        """
+    def play_groups(self, asked: ToPlay) -> list[Trajectory]:
+        """Plays episodes of whole sibling groups: `num_generations` equal rows side by side are one group."""
         siblings = self.config.num_generations
         tasks = group_names([row["task_id"] for row in asked.rows], siblings)
         seeds = [episode_seeds(row["task_id"], asked.update, n % siblings) for n, row in enumerate(asked.rows)]
-        with alone or self._bar_of(asked) as progress:
-            player = self.training_player(asked.sampler, asked.method, progress)
-            player.privileged_siblings, player.teacher, player.update = asked.privileged, asked.teacher, asked.update
-            player.hand_over = asked.hand_over
-            if alone is not None:
-                player.agree, player.each = lambda number: number, lambda value: [value]
-            return player.play(asked.rows, seeds, tasks)
+        with self._bar_of(asked) as progress:
+            return self._player_of(asked, progress).play(asked.rows, seeds, tasks)
+
+    def _player_of(self, asked: ToPlay, progress: Bar) -> Player:
+        player = self.training_player(asked.sampler, asked.method, progress)
+        player.privileged_siblings, player.teacher, player.update = asked.privileged, asked.teacher, asked.update
+        player.hand_over = asked.hand_over
+        return player
 
     def _bar_of(self, asked: ToPlay) -> Bar:
         return self.bar(len(asked.rows), f"update {asked.update + 1}/{asked.updates}: rollout", asked.sampler)

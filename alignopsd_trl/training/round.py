@@ -1,29 +1,16 @@
-"""A training round: what was played and credited, and who listens."""
+"""A training round: what was played and credited, and callbacks that observe it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from transformers import TrainerCallback
+
+from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.turns import Trajectory, TurnBatch
-
-
-@dataclass(frozen=True)
-class Replays:
-    """The means to replay episodes of a round from one of their turns.
-
-    Attributes:
-        player: a player with the rollouts' policy and prompts.
-        slots: number of episodes that it plays side by side.
-        seed: of this round and process.
-    """
-
-    player: Player
-    slots: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -43,12 +30,18 @@ class Round:
     credit: Credit
     replays: Replays
 
+    def callbacks(self, every: Sequence[TrainerCallback]) -> list[RoundCallback]:
+        """Returns the callbacks among ``every`` that want this round."""
+        return [one for one in every if isinstance(one, RoundCallback) and one.listens(self.number)]
 
-class Listener(Protocol):
-    """Observes rounds on every process, while the weights are fixed."""
+
+class RoundCallback(TrainerCallback):
+    """A callback that a trainer also hands its rounds to, on every process, while the weights are fixed."""
 
     def listens(self, number: int) -> bool:
-        """Returns whether it observes the round with this number (rounds before it)."""
+        """Returns whether it wants the round with this number (rounds before it)."""
+        return True
 
-    def hear(self, played: Round) -> Mapping[str, float]:
+    def on_round(self, args: AlignOPSDConfig, played: Round) -> Mapping[str, float]:
         """Returns numbers for the log."""
+        return {}

@@ -142,7 +142,7 @@ class Scorer:
     def _forwards(self, prefixes: PrefixCache | None) -> Forwards:
         return Forwards(
             pad_id=self.tokenizer.pad_token_id,
-            budget=self.config.scoring_tokens,
+            budget=self.config.tokens_per_forward,
             shared=self.shared,
             nested=self.config.merges_rows,
             agree=self.processes.agree,

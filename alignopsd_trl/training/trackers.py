@@ -10,17 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.common.files import plain
-from alignopsd_trl.common.progress import cut
-from alignopsd_trl.runs.markdown import escaped
+from alignopsd_trl.common.progress import cut, escaped
 from alignopsd_trl.turns import Trajectory
 
 NAME = "trajectories"
-MOST_ROWS, MOST_CHARACTERS = 100, 300
+SIBLINGS, MOST_ROWS, MOST_CHARACTERS = 4, 100, 300
 """Limits of one round's table and of one text in it."""
 
 
 def table_rows(
-    trajectories: Sequence[Trajectory], credit: Mapping[str, Sequence[Any]], step: int, most: int
+    trajectories: Sequence[Trajectory], credit: Mapping[str, Sequence[Any]], step: int
 ) -> list[dict[str, Any]]:
     """Returns a table of one row a turn, for some siblings of one task.
 
@@ -31,10 +30,9 @@ def table_rows(
         trajectories: trajectories of one process, in whole sibling groups.
         credit: columns with a value for each row of the turns' batch (`Turn.row`).
         step: training step of the rollout.
-        most: maximum number of trajectories.
     """
     rows = []
-    for one in _chosen(trajectories, most):
+    for one in _chosen(trajectories):
         for turn in one.turns:
             texts = {"thinking": turn.thought.thinking, "action": turn.action, "observation": turn.observation}
             rows.append(
@@ -46,7 +44,7 @@ def table_rows(
     return rows[:MOST_ROWS]
 
 
-def _chosen(trajectories: Sequence[Trajectory], most: int) -> list[Trajectory]:
+def _chosen(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     groups: dict[str, list[Trajectory]] = {}
     for one in trajectories:
         if one.turns and not one.failed:
@@ -55,8 +53,8 @@ def _chosen(trajectories: Sequence[Trajectory], most: int) -> list[Trajectory]:
         return []
     differ = (group for group in groups.values() if len({one.reward for one in group}) > 1)
     group = sorted(next(differ, next(iter(groups.values()))), key=lambda one: -one.reward)
-    best, worst = (most + 1) // 2, most // 2
-    return group if len(group) <= most else [*group[:best], *group[len(group) - worst :]]
+    half = SIBLINGS // 2
+    return group if len(group) <= SIBLINGS else [*group[:half], *group[-half:]]
 
 
 def send_table(rows: Sequence[Mapping[str, Any]], step: int, trackers: Sequence[str], callbacks: Iterable[Any]) -> None:

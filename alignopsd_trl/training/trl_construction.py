@@ -15,9 +15,11 @@ from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
 from trl.trainer import grpo_trainer
 
+from alignopsd_trl.checks.quantised import settle_quantised
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.common.patched import patched
+from alignopsd_trl.sampling.plain import tell_left_out
 from alignopsd_trl.sampling.trl_adapters import AdapterEngine
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.scoring.trl_model import policy_of
@@ -77,18 +79,27 @@ def engine_options(chosen: Mapping[str, Any] | None) -> AbstractContextManager[N
     return patched(vllm_generation, LLM=lambda **options: engine(**{**options, **own}))
 
 
-def initial_weights(trainer: Trainer, moves: bool) -> TeacherWeights:
-    """Returns the trained parameters before training: the reference's own where a whole one is loaded and both stay
-    fixed, else a copy.
-
-    Args:
-        moves: whether the teacher follows the policy.
-    """
+def initial_weights(trainer: Trainer) -> TeacherWeights:
+    """Returns the trained parameters before training: the reference's own where a whole one is loaded and stays fixed,
+    else a copy."""
     model, reference = policy_of(trainer), trainer.ref_model
-    if moves or reference is None or trainer.args.sync_ref_model:
+    if reference is None or trainer.args.sync_ref_model:
         return TeacherWeights(model, accelerator=trainer.accelerator)
     given = trainer.accelerator.unwrap_model(reference).named_parameters()
     return TeacherWeights(model, dict(given), trainer.accelerator)
+
+
+def settle(trainer: Trainer) -> None:
+    """Makes a fresh trainer's models compute the same in sampling, scoring and update, and refuses shards that are not
+    tested."""
+    args, policy = trainer.args, policy_of(trainer)
+    strategies.refuse_unproven(trainer.accelerator)
+    strategies.keep_output_precision(trainer.accelerator)
+    if args.disable_dropout:
+        without_noise(policy, trainer.ref_model)
+    settle_quantised(policy)
+    if trainer.accelerator.is_main_process:
+        tell_left_out(policy, {**vars(args), **as_mapping(args.generation_kwargs)})
 
 
 def without_noise(*models: Any) -> None:

@@ -194,14 +194,13 @@ def live_rows(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def sub_chunks(
-    inputs: dict[str, torch.Tensor], live: torch.Tensor, rows: int, tokens: int, agree: Callable[[int], int]
+    inputs: dict[str, torch.Tensor], live: torch.Tensor, tokens: int, agree: Callable[[int], int]
 ) -> list[dict[str, torch.Tensor]]:
     """Cuts the live rows, longest first, into sub-chunks of about equally many padded tokens. All processes get equally
     many sub-chunks with equally many rows; short rows that are not live fill up where needed.
 
     Args:
         live: ``(rows,)`` bool.
-        rows: maximum of rows per sub-chunk.
         tokens: maximum of padded tokens per sub-chunk; a longer row is a sub-chunk by itself.
         agree: all-reduce max of a number. All processes hold equally many rows.
     """
@@ -209,10 +208,10 @@ def sub_chunks(
     prompt, response, needed = torch.cat([counted, live.to(counted).unsqueeze(0)]).tolist()
     sizes, needed = list(zip(prompt, response, strict=True)), list(map(bool, needed))
     longest_first = sorted(range(len(sizes)), key=lambda row: -sum(sizes[row]))
-    least = len(cut_evenly([sizes[row] for row in longest_first if needed[row]], rows, tokens))
+    least = len(cut_evenly([sizes[row] for row in longest_first if needed[row]], tokens))
     count = agree(max(least, 1))
     chosen = keep_at_least(longest_first, needed, count)
-    cuts = cut_evenly([sizes[row] for row in chosen], rows, tokens, min(count, len(chosen)))
+    cuts = cut_evenly([sizes[row] for row in chosen], tokens, min(count, len(chosen)))
     parts = [select_and_trim(inputs, torch.tensor(chosen[first:last])) for first, last in cuts]
     return [with_rows(part, agree(len(part["completion_ids"]))) for part in parts]
 
@@ -235,22 +234,22 @@ def with_rows(part: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tens
     return result
 
 
-def cut_evenly(sizes: list[tuple[int, int]], rows: int, tokens: int, at_least: int = 0) -> list[tuple[int, int]]:
+def cut_evenly(sizes: list[tuple[int, int]], tokens: int, at_least: int = 0) -> list[tuple[int, int]]:
     """Cuts rows of (prompt, response) lengths into runs of about equally many padded tokens.
 
     Args:
-        rows, tokens: maxima of a run; a longer row is a run by itself.
+        tokens: maximum of a run; a longer row is a run by itself.
         at_least: minimum number of runs, at most the number of rows.
 
     Returns:
         The first row of each run and the row after its last one.
     """
-    cuts = _cut(sizes, rows, tokens)
+    cuts = _cut(sizes, tokens)
     count = max(len(cuts), at_least)
     low, high = 0, tokens
     while high - low > max(tokens // 64, 1):
         middle = (low + high) // 2
-        tried = _cut(sizes, rows, middle)
+        tried = _cut(sizes, middle)
         if len(tried) <= count:
             high, cuts = middle, tried
         else:
@@ -262,11 +261,11 @@ def cut_evenly(sizes: list[tuple[int, int]], rows: int, tokens: int, at_least: i
     return cuts
 
 
-def _cut(sizes: list[tuple[int, int]], rows: int, tokens: int) -> list[tuple[int, int]]:
+def _cut(sizes: list[tuple[int, int]], tokens: int) -> list[tuple[int, int]]:
     cuts, first, longest = [], 0, (0, 0)
     for row, (prompt, response) in enumerate(sizes):
         longest = max(longest[0], prompt), max(longest[1], response)
-        if row > first and (row - first == rows or (row - first + 1) * sum(longest) > tokens):
+        if row > first and (row - first + 1) * sum(longest) > tokens:
             cuts.append((first, row))
             first, longest = row, (prompt, response)
     return [*cuts, (first, len(sizes))] if sizes else []

@@ -33,34 +33,32 @@ def view(argv: Sequence[str] | None = None) -> None:
     if len(arguments.runs) > 1 and (arguments.steps or arguments.task or arguments.serve or arguments.port):
         parser.error("--step, --task, --serve and --port are for one run; name one, or leave them out")
     with parser.told():
-        (_view if len(arguments.runs) == 1 else _compare)(arguments)
+        if len(arguments.runs) == 1:
+            _view(arguments)
+        else:
+            from alignopsd_trl.viewer import compare_runs
+
+            print(compare_runs(arguments.runs).save(arguments.output or Path("compare.html")))
 
 
 def _view(arguments: argparse.Namespace) -> None:
     from alignopsd_trl.viewer import view_run
-    from alignopsd_trl.viewer.run import read_run
 
     [run] = arguments.runs
     if told := broken_off(run):
         print(told, file=sys.stderr)
     page = view_run(run, arguments.steps, arguments.task)
     if arguments.serve:
-        _serve(page, arguments.steps or read_run(run).steps, arguments.port)
+        _serve(page, arguments.port)
     else:
         print(page.save(arguments.output or Path(run) / "view.html"))
 
 
-def _compare(arguments: argparse.Namespace) -> None:
-    from alignopsd_trl.viewer import compare_runs
-
-    print(compare_runs(arguments.runs).save(arguments.output or Path("compare.html")))
-
-
-def _serve(page: Page, steps: list[int], port: int) -> None:
+def _serve(page: Page, port: int) -> None:
     from alignopsd_trl.viewer.serve import make_server
 
     try:
-        server = make_server(page, steps, port)
+        server = make_server(page, port)
     except OSError as error:
         raise ValueError(f"--port {port}: {error.strerror}; choose another, or leave it out for a free one") from error
     print(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)

@@ -11,9 +11,10 @@ import gzip
 import html
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.viewer.run import Run, step_content
 
 _ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.viewer", "assets"), autoescape=True)
+_BLOB = re.compile(r"(?:step|tokens)-(-?\d{1,9})(?:-\d{1,9})?")
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,13 @@ class Page:
     Attributes:
         html: makes the whole document with all steps.
         head: makes the document for a server, which loads steps one by one.
-        content: step number -> its gzipped JSON.
-        tokens: step number and number of a task in it -> gzipped JSON of the task's token columns; `None` without any.
+        blob: name -> gzipped JSON of a step (``step-NUMBER``) or of a task's token columns (``tokens-STEP-NUMBER``);
+            `None` if there is none of this name.
     """
 
     html: Callable[[], str]
     head: Callable[[], str]
-    content: Callable[[int], bytes] = field(default=lambda step: b"")
-    tokens: Callable[[int, int], bytes | None] = field(default=lambda step, task: None)
+    blob: Callable[[str], bytes | None] = field(default=lambda name: None)
 
     def save(self, path: str | os.PathLike) -> Path:
         """Writes the self-contained file atomically."""
@@ -75,27 +76,22 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
     }
 
     @lru_cache(maxsize=1)
-    def split(step: int) -> tuple[bytes, dict[int, bytes]]:
-        found, apart = step_content(run, step), {}
+    def blobs(step: int) -> dict[str, bytes]:
+        found, tokens = step_content(run, step), {}
         for number, one in enumerate(found["tasks"]):
             if taken := _taken_tokens(one):
-                one["tokens"], apart[number] = True, _packed(taken)
-        return _packed(found), apart
+                one["tokens"], tokens[f"tokens-{step}-{number}"] = True, _packed(taken)
+        return {f"step-{step}": _packed(found)} | tokens
+
+    def blob(name: str) -> bytes | None:
+        found = _BLOB.fullmatch(name)
+        return blobs(int(found[1])).get(name) if found and int(found[1]) in chosen else None
 
     def whole() -> str:
-        blobs = {}
-        for step in chosen:
-            blobs[f"step-{step}"], tokens = split(step)
-            blobs |= {f"tokens-{step}-{task}": blob for task, blob in tokens.items()}
-        coded = [(name, base64.b64encode(blob).decode()) for name, blob in blobs.items()]
+        coded = [(name, base64.b64encode(one).decode()) for step in chosen for name, one in blobs(step).items()]
         return _render("view.js", run.name, head | {"served": False}, coded)
 
-    return Page(
-        whole,
-        head=lambda: _render("view.js", run.name, head | {"served": True}, []),
-        content=lambda step: split(step)[0],
-        tokens=lambda step, task: split(step)[1].get(task),
-    )
+    return Page(whole, lambda: _render("view.js", run.name, head | {"served": True}, []), blob)
 
 
 def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -111,10 +107,7 @@ def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 def compare_page(comparison: dict[str, Any]) -> Page:
     """Makes the page of several runs; see `alignopsd_trl.viewer.compare_runs`."""
-
-    def whole() -> str:
-        return _render("compare.js", " against ".join(comparison["names"][::-1]), comparison, [])
-
+    whole = partial(_render, "compare.js", " against ".join(comparison["names"][::-1]), comparison, [])
     return Page(whole, whole)
 
 

@@ -154,14 +154,11 @@ def log_curves(history: Iterable[Mapping[str, Any]]) -> list[Curve]:
     curves = []
     lines = [line for line in history if isinstance(line.get("step"), int)]
     for key, label in _CURVES.items():
-        found = [(line["step"] - 1, line[key]) for line in lines if _finite(line.get(key))]
+        known = ((line["step"] - 1, line.get(key)) for line in lines)
+        found = [(step, value) for step, value in known if isinstance(value, int | float) and math.isfinite(value)]
         if found:
             curves.append(Curve(label, [step for step, _ in found], [value for _, value in found], [], []))
     return curves
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def step_content(run: Run, step: int) -> dict[str, Any]:
@@ -204,11 +201,8 @@ def _part(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Returns the rows with lists for arrays, and `None` for missing and non-finite numbers. Token columns have three
     decimals, since their many values were float16."""
-    tokens = [name for name in frame if name.startswith(f"{CREDIT}token_")]
-    frame = frame.assign(**{name: frame[name].map(_rounded) for name in tokens})
+    for name in (name for name in frame if name.startswith(f"{CREDIT}token_")):
+        short = [np.asarray(one, float).round(3) if np.ndim(one) else one for one in frame[name]]
+        frame = frame.assign(**{name: pd.Series(short, frame.index, object)})
     text: Any = frame.to_json(orient="records", double_precision=6)
     return json.loads(text)
-
-
-def _rounded(values: Any) -> Any:
-    return np.asarray(values, dtype=np.float64).round(3) if np.ndim(values) else values

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from alignopsd_trl.viewer.page import Page
 
-_STEP = re.compile(r"/step/(-?\d{1,9})")
-_TOKENS = re.compile(r"/tokens/(\d{1,9})-(\d{1,9})")
 
-
-def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPServer:
+def make_server(page: Page, port: int = 0) -> ThreadingHTTPServer:
     """Makes a server on 127.0.0.1 that isn't running yet; ``port=0`` takes a free port (``server.server_address``).
 
     Requests for another host name than this machine's are refused, so that no web page can read a run.
@@ -26,12 +22,9 @@ def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPSer
         def do_GET(self) -> None:
             if self.headers.get("Host", "").rpartition(":")[0] not in ("127.0.0.1", "localhost"):
                 return self.send_error(403)
-            step, tokens = _STEP.fullmatch(self.path), _TOKENS.fullmatch(self.path)
             if self.path == "/":
                 return self._send(page.head().encode(), "text/html; charset=utf-8")
-            if step and int(step[1]) in steps:
-                return self._send(page.content(int(step[1])), "application/json", Encoding="gzip")
-            found = page.tokens(int(tokens[1]), int(tokens[2])) if tokens and int(tokens[1]) in steps else None
+            found = page.blob(self.path[1:])
             return self._send(found, "application/json", Encoding="gzip") if found else self.send_error(404)
 
         def _send(self, body: bytes, kind: str, **more: str) -> None:

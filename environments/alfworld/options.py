@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from alignopsd_trl.environments.alfworld.engine.generator import THINGS
 from alignopsd_trl.environments.alfworld.engine.rooms import SIZE
@@ -15,9 +14,6 @@ from alignopsd_trl.environments.options import Options, option
 @dataclass(frozen=True)
 class AlfWorldOptions(Options):
     """Options of `alignopsd_trl.environments.alfworld.suite`, explained by the ``help`` of each field."""
-
-    older: ClassVar[Mapping[str, str]] = {"max_steps": "max_turns"}
-    older_values: ClassVar[Mapping[str, Mapping[str, str]]] = {"validity": {"authors": "format"}}
 
     games: str = option(
         "generated",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from alignopsd_trl.environments.options import Options, option
 from alignopsd_trl.environments.searchqa.engine.actions import PROJECTIONS
@@ -16,8 +16,6 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import Retriever
 @dataclass(frozen=True)
 class SearchQAOptions(Options):
     """Options of `alignopsd_trl.environments.searchqa.suite`, explained by the ``help`` of each field."""
-
-    older: ClassVar[Mapping[str, str]] = {"dialect": "projection"}
 
     data: str | Path | Mapping[str, str | Path] | None = option(
         None,

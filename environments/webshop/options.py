@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from alignopsd_trl.environments.options import Options, option
 from alignopsd_trl.environments.webshop.engine.nouns import Nouns
@@ -13,8 +11,6 @@ from alignopsd_trl.environments.webshop.engine.nouns import Nouns
 @dataclass(frozen=True)
 class WebShopOptions(Options):
     """Options of `alignopsd_trl.environments.webshop.suite`, explained by the ``help`` of each field."""
-
-    older: ClassVar[Mapping[str, str]] = {"max_steps": "max_turns"}
 
     data_dir: str | None = option(
         None, "Folder of the official files; the embedded catalogue if None.", described=False

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alignopsd_trl.measure.plan import rounds, worth_measuring
-from alignopsd_trl.measure.tree import Advantages, Tree, turn_advantages
+from alignopsd_trl.rollout.monte_carlo.plan import rounds, worth_measuring
+from alignopsd_trl.rollout.monte_carlo.tree import Advantages, Tree, turn_advantages
 from research.exact_testbed.__main__ import main
 from research.exact_testbed.games import Game, Sampled, sample_groups
 from research.exact_testbed.measuring import cosine, credits, total_gradient

@@ -168,7 +168,7 @@ def test_a_category_without_games_has_no_figure():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"engine": "slow"}, {"validity": "any"}, {"max_steps": 0}, {"history_length": -1}], ids=str
+    "wrong", [{"engine": "slow"}, {"validity": "any"}, {"max_turns": 0}, {"history_length": -1}], ids=str
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=re.escape(str(next(iter(wrong.values()))))):

@@ -299,10 +299,3 @@ def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFix
     assert "give the output_dir of a run" in capsys.readouterr().err
     with pytest.raises(ValueError, match="step 9 isn't in aligned; its steps are 0, 1"):
         analysis.temporal(RUNS / "aligned", steps=[9])
-
-
-@pytest.mark.parametrize("name, instead", [("play", "--privileged_siblings 4"), ("sensitivity", "alignopsd study")])
-def test_a_command_that_is_gone_says_what_to_do(name: str, instead: str, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([*name.split(), "run"])
-    assert stopped.value.code == 2 and instead in capsys.readouterr().err

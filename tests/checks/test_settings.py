@@ -72,8 +72,6 @@ def test_a_plan_for_another_machine_may_have_what_this_one_has_not(tmp_path: Pat
         ({"train_sampling_strategy": "group_by_length"}, ["train_sampling_strategy='group_by_length'"]),
         ({"use_bias_correction_kl": False}, ["use_bias_correction_kl=False"]),
         ({"use_bias_correction_kl": False, "beta": 0.1}, []),
-        ({"teacher_update_rate": 0.5}, ["teacher_update_rate=0.5"]),
-        ({"teacher_update_rate": 0.5, "teacher_model_kind": "ema"}, []),
     ],
 )
 def test_a_setting_that_changes_nothing_is_named_once(tmp_path: Path, given: dict[str, Any], named: list[str]) -> None:

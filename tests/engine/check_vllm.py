@@ -29,7 +29,7 @@ RUNS = {
     "base teacher, continuous": ["--base", "--siblings", "--continuous"],
     "base teacher, LoRA": ["--base", "--lora"],
     "base teacher, LoRA merged": ["--base", "--siblings", "--lora", "--merged"],
-    "ema teacher, LoRA, continuous": ["--ema", "--siblings", "--lora", "--continuous"],
+    "base teacher, LoRA, continuous": ["--base", "--siblings", "--lora", "--continuous"],
     "base teacher, two FSDP2 processes": ["--base", "--siblings", "--fsdp"],
     "base teacher, two FSDP2 processes, LoRA, sleep mode, continuous": [
         *("--base", "--siblings", "--fsdp", "--lora", "--sleep", "--continuous"),

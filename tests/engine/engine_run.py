@@ -1,6 +1,6 @@
 """Run by `check_vllm.py`: three rounds of AlignOPSD with vLLM's real engine, and how far sampler and trainer are apart.
 
-python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--merged] [--base | --ema] [--siblings] [--sleep]
+python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--merged] [--base] [--siblings] [--sleep]
     [--continuous] [--smollm2]
 """
 
@@ -26,32 +26,32 @@ from trl.generation import vllm_generation  # noqa: E402
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
 from alignopsd_trl.common.models import resolve_model  # noqa: E402
 from alignopsd_trl.environments import load  # noqa: E402
+from alignopsd_trl.experimental.config import ContinuousConfig  # noqa: E402
+from alignopsd_trl.experimental.trainer import ContinuousTrainer  # noqa: E402
 from alignopsd_trl.sampling.trl_engine import EngineSampler, awake  # noqa: E402
 from alignopsd_trl.scoring.ragged import Ragged  # noqa: E402
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs  # noqa: E402
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer  # noqa: E402
 
 ROUNDS = 3
+CONTINUOUS = "--continuous" in FLAGS
 TEACHER: dict[str, Any] = {"teacher_model_kind": "base"} if "--base" in FLAGS else {}
-if "--ema" in FLAGS:
-    TEACHER = {"teacher_model_kind": "ema", "teacher_update_rate": 0.5, "teacher_sync_steps": 1}
 OWN = {"enable_lora": False} if "--merged" in FLAGS else {}
+WHOLE_PROMPTS = {"max_num_batched_tokens": 65536} if CONTINUOUS else {}  # on a CPU seeds need them
 MODEL, TURNS, BATCH = ("smollm2", 2, 8) if "--smollm2" in FLAGS else ("tiny", 4, 16)
 
 
 def make(folder: Path) -> AlignOPSDTrainer:
     suite = load("webshop_tiny")
-    config = AlignOPSDConfig(
+    config = (ContinuousConfig if CONTINUOUS else AlignOPSDConfig)(
         str(folder / "run"),
         use_cpu=True,
         bf16=False,
         use_vllm=True,
-        vllm_engine_options={"dtype": "float32", "enforce_eager": True} | OWN,
+        vllm_engine_options={"dtype": "float32", "enforce_eager": True} | OWN | WHOLE_PROMPTS,
         **TEACHER,
         privileged_siblings=2 if "--siblings" in FLAGS else 0,
         vllm_enable_sleep_mode="--sleep" in FLAGS,
-        continuous_play="--continuous" in FLAGS,
-        vllm_max_num_batched_tokens=65536 if "--continuous" in FLAGS else None,  # CPU: seeds need whole prompts
         method="align_opsd",
         action_filter="webshop",
         per_device_train_batch_size=BATCH,
@@ -61,8 +61,7 @@ def make(folder: Path) -> AlignOPSDTrainer:
         max_prompt_length=384,
         max_completion_length=40,
         skill_tokens=64,
-        scoring_tokens=8192,
-        rows_per_forward=32,
+        tokens_per_forward=8192,
         gradient_checkpointing=False,
         logging_steps=1,
         report_to="none",
@@ -70,7 +69,7 @@ def make(folder: Path) -> AlignOPSDTrainer:
         disable_tqdm=True,
         save_trajectories=False,
     )
-    return AlignOPSDTrainer(
+    return (ContinuousTrainer if CONTINUOUS else AlignOPSDTrainer)(
         resolve_model(MODEL),
         config,
         environment_factory=suite.factory,
@@ -193,7 +192,7 @@ def main(folder: Path) -> None:
     scheduler = engine.vllm_config.scheduler_config
     result = {
         "processes": trainer.accelerator.num_processes,
-        "continuous": trainer.args.continuous_play,
+        "continuous": isinstance(trainer, ContinuousTrainer),
         "furthest_by_round": [furthest(rows) for rows in rounds],
         "furthest_of_teacher": teacher,
         "teacher": bool(TEACHER),

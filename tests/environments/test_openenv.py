@@ -20,7 +20,7 @@ from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_model, chat_tokenizer, messages, trainer_of
 
 from alignopsd_trl import cli, read_records
-from alignopsd_trl.checks import sessions
+from alignopsd_trl.checks import tasks
 from alignopsd_trl.environments import Failure, Opening
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.batch import open_batch
@@ -349,7 +349,7 @@ def test_a_server_without_a_page_of_its_actions_takes_json(address: str) -> None
 def test_check_names_a_server_that_gives_too_few_sessions_and_one_that_is_away(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sessions, "PATIENCE", 0.0)
+    monkeypatch.setattr(tasks, "PATIENCE", 0.0)
     for alive, said in ((True, "gave 1 sessions"), (False, "GenericClient: reset() fails for every client")):
         monkeypatch.setattr(GenericClient, "at_once", 1)
         monkeypatch.setattr(GenericClient, "alive", alive)

@@ -11,25 +11,27 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from fakes.servers import Fault, ScriptedServer, acting, with_server
+from fakes.servers import Fault, ScriptedServer, Served, acting, make_served, served_config
 from fakes.toy import toy_dataset
-from fakes.trainers import make_config, make_trainer, with_sampler
+from fakes.trainers import DEFAULTS, make_trainer, with_sampler
 from torch.utils.data import BatchSampler
 
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
+from alignopsd_trl.experimental.config import ContinuousConfig
+from alignopsd_trl.experimental.rounds_ahead import Upcoming
 from alignopsd_trl.experimental.server import ServerBackend
+from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout.sampler import SamplerDown
 from alignopsd_trl.runs.checkpoints import whole_checkpoints
-from alignopsd_trl.training.order import EpochSampler, Upcoming
+from alignopsd_trl.training.order import EpochSampler
 from alignopsd_trl.training.trl_policy import sampling_ratio
 
 
 def made(folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, **options: Any) -> Any:
     """A trainer on a server."""
-    trainer: Any = make_trainer(folder, max_steps=steps, self_check=False, **options)
-    trainer.pushes = with_server(trainer, server, rounds_ahead=ahead)
+    trainer: Any = make_served(folder, server, max_steps=steps, self_check=False, rounds_ahead=ahead, **options)
     trainer.began = []
     if not ahead:
         return trainer
@@ -74,27 +76,30 @@ def ended() -> bool:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"use_vllm": False}, "ContinuousConfig does not go with use_vllm=False; set use_vllm=True"),
+        ({"vllm_tensor_parallel_size": 2}, "does not go with vllm_tensor_parallel_size=2; set vllm_tensor_parallel"),
+        ({"rounds_ahead": 1}, "rounds_ahead=1 does not go with vllm_mode='colocate'; set vllm_mode='server'"),
         (
-            {},
-            "but continuous_play=False, use_vllm=False, vllm_mode='colocate'; set continuous_play=True, use_vllm=True",
+            {"rounds_ahead": 1, "vllm_mode": "server", "vllm_importance_sampling_correction": 0},
+            "with vllm_importance_sampling_correction=0; set vllm_importance_sampling_correction=True",
         ),
-        ({"continuous_play": True, "use_vllm": True}, "but vllm_mode='colocate'; set vllm_mode='server'"),
         (
-            {
-                "continuous_play": True,
-                "use_vllm": True,
-                "vllm_mode": "server",
-                "vllm_importance_sampling_correction": 0,
-            },
-            "but vllm_importance_sampling_correction=0; set vllm_importance_sampling_correction=True",
+            {"rounds_ahead": 1, "vllm_mode": "server", "teacher_model_kind": "base"},
+            "with teacher_model_kind='base'; set teacher_model_kind='live'",
         ),
+        ({"rounds_ahead": 2}, "rounds_ahead=2: choose one of 0, 1"),
+        ({"vllm_request_tries": 0}, "vllm_request_tries=0 must be greater than 0"),
+        ({"vllm_request_timeout": None}, "vllm_request_timeout=None must have a value"),
     ],
 )
 def test_what_it_needs_is_said_at_once(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        make_config(tmp_path, rounds_ahead=1, **options)
-    with pytest.raises(ValueError, match="rounds_ahead=2: choose one of 0, 1"):
-        make_config(tmp_path, rounds_ahead=2)
+        ContinuousConfig(str(tmp_path), **DEFAULTS | options)
+
+
+def test_the_trainer_takes_its_own_configuration_alone(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="args must be a ContinuousConfig, got AlignOPSDConfig"):
+        make_trainer(tmp_path, kind=Served)
 
 
 # Which tasks come next
@@ -225,8 +230,8 @@ def test_an_evaluation_and_a_measurement_wait_for_the_environments(tmp_path: Pat
     with ScriptedServer(acting, lambda body: 0.02) as server:
         plain = made(tmp_path / "plain", server, ahead=0)
         plain.train()
-        options = {"eval_strategy": "steps", "eval_steps": 1, "fidelity_every": 1, "fidelity_walks": 1}
-        ahead = made(tmp_path / "ahead", server, parts={"eval_dataset": toy_dataset(3)}, **options)
+        parts = {"eval_dataset": toy_dataset(3), "callbacks": [FidelityCallback(every=1, rollouts=1)]}
+        ahead = made(tmp_path / "ahead", server, parts=parts, eval_strategy="steps", eval_steps=1)
         ahead.train()
     assert same(plain.seen_rows, ahead.seen_rows)
     assert sum("eval_episodes/success" in entry for entry in ahead.state.log_history) == 3
@@ -234,7 +239,7 @@ def test_an_evaluation_and_a_measurement_wait_for_the_environments(tmp_path: Pat
 
 @pytest.mark.full
 def test_the_teacher_plays_ahead_too(tmp_path: Path) -> None:
-    options = {"method": "align_opsd", "privileged_siblings": 1, "privileged_rounds": 2, "save_trajectories": True}
+    options = {"method": "align_opsd", "privileged_siblings": 1, "save_trajectories": True}
     with ScriptedServer(acting) as server:
         plain = made(tmp_path / "0", server, ahead=0, **options)
         plain.train()
@@ -242,7 +247,7 @@ def test_the_teacher_plays_ahead_too(tmp_path: Path) -> None:
         ahead.train()
     assert same(plain.seen_rows, ahead.seen_rows)
     frame = read_records(tmp_path / "1" / "trajectories").drop_duplicates(["step", "task", "rollout"])
-    assert frame.groupby("step").privileged.sum().tolist() == [2, 2, 0]
+    assert frame.groupby("step").privileged.sum().tolist() == [2, 2, 2]
 
 
 # Ends
@@ -254,11 +259,11 @@ def test_an_error_of_the_background_is_met_once_and_nothing_is_left(tmp_path: Pa
         trainer = made(tmp_path, server)
         inner, met = trainer.rollouts.play_groups, []
 
-        def play(asked: Any, alone: Any = None) -> Any:
+        def play(asked: Any) -> Any:
             if asked.update == 1:
                 met.append(threading.current_thread().name)
                 raise error
-            return inner(asked, alone)
+            return inner(asked)
 
         trainer.rollouts.play_groups = play
         with pytest.raises(type(error), match=str(error)):
@@ -273,10 +278,10 @@ def test_servers_that_go_away_while_a_round_is_played_ahead_end_the_run_with_a_c
         trainer.args.vllm_server_timeout = 0.5
         inner = trainer.rollouts.play_groups
 
-        def play(asked: Any, alone: Any = None) -> Any:
+        def play(asked: Any) -> Any:
             if asked.update == 1:
                 server.stop()
-            return inner(asked, alone)
+            return inner(asked)
 
         trainer.rollouts.play_groups = play
         with pytest.raises(SamplerDown, match="start the server again and resume"):
@@ -375,14 +380,10 @@ def test_servers_go_on_after_a_push_that_failed(tmp_path: Path) -> None:
         return len(pushed) - 1
 
     with ScriptedServer(acting) as server:
-        config = make_config(tmp_path)
-        for name, value in {
-            "rounds_ahead": 1,
-            "vllm_mode": "server",
-            "vllm_server_base_url": server.address,
-        }.items():
-            setattr(config, name, value)
-        backend = ServerBackend(SimpleNamespace(args=config), _Alone(), push, lambda *rest: {})
+        trainer: Any = SimpleNamespace()
+        backend = ServerBackend(
+            trainer, served_config(tmp_path, server, rounds_ahead=1), _Alone(), push, lambda *rest: {}
+        )
         backend.push(0)
         assert not server.orders, "nothing is on its way"
         backend.push(1)

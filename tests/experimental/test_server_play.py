@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.servers import Fault, ScriptedServer, acting, with_server
-from fakes.trainers import make_trainer
+from fakes.servers import Fault, ScriptedServer, acting, make_served
 from launching import TESTS, run_script
 
 from alignopsd_trl.records import read_records
@@ -23,8 +22,7 @@ def uneven(body: dict[str, Any]) -> float:
 
 def played(folder: Path, server: ScriptedServer, options: Any = (), **config: Any) -> Any:
     """A trainer after two rounds."""
-    trainer: Any = make_trainer(folder, max_steps=2, self_check=False, **config)
-    trainer.pushes = with_server(trainer, server, **dict(options))
+    trainer = make_served(folder, server, max_steps=2, self_check=False, **config, **dict(options))
     trainer.train()
     return trainer
 
@@ -86,8 +84,7 @@ def test_a_request_that_fails_for_good_costs_its_episode_and_is_recorded(tmp_pat
 
 def test_servers_gone_for_good_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     with ScriptedServer(acting) as server:
-        trainer = make_trainer(tmp_path, max_steps=3, self_check=False)
-        with_server(trainer, server, vllm_server_timeout=0.5)
+        trainer = make_served(tmp_path, server, max_steps=3, self_check=False, vllm_server_timeout=0.5)
         inner = trainer.rollouts.play_groups
 
         def play(asked: Any) -> Any:

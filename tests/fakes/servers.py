@@ -7,14 +7,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from fakes.toy import build_tokenizer, toy_response
+from fakes.trainers import DEFAULTS, Watched, make_trainer
 
-from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
+from alignopsd_trl.experimental.config import ContinuousConfig
 from alignopsd_trl.experimental.server import ServerBackend
+from alignopsd_trl.experimental.trainer import ContinuousTrainer
 
 
 class Fault:
@@ -36,29 +39,38 @@ def acting(body: dict[str, Any]) -> list[int]:
 _tokenizer = cache(build_tokenizer)
 
 
-def with_server(trainer: Any, server: ScriptedServer, **options: Any) -> list[int]:
-    """Lets a trainer believe that it samples with vLLM's server. The list has the update before each push."""
-    args, pushes = trainer.args, []
-    settings = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True, "vllm_request_backoff": 0.01}
-    settings |= {"vllm_server_base_url": server.address, "vllm_server_timeout": 30.0}
-    for name, value in (settings | options).items():
-        setattr(args, name, value)
-    if args.rounds_ahead:
-        trainer.rollouts.__class__ = RolloutsAhead
-        trainer.rollouts.__post_init__()
-    trainer.use_vllm, trainer.vllm_mode, trainer.vllm_importance_sampling_correction = True, "server", False
-    trainer._last_loaded_step = -1
+class Served(Watched, ContinuousTrainer):
+    """Believes that it samples with vLLM's server; ``pushes`` has the update before each push."""
 
-    def push() -> int:
-        pushes.append(trainer.state.global_step)
-        trainer._last_loaded_step = trainer.state.global_step
-        return trainer.state.global_step
+    def make_backend(self) -> ServerBackend:
+        pushes: list[int] = []
+        self.pushes, self._last_loaded_step = pushes, -1
+        self.use_vllm, self.vllm_mode, self.vllm_importance_sampling_correction = True, "server", False
 
-    def asks(temperature: float, max_tokens: int) -> dict[str, Any]:
-        return {"temperature": temperature, "max_tokens": max_tokens, "logprobs": 0}
+        def push() -> int:
+            pushes.append(self.state.global_step)
+            self._last_loaded_step = self.state.global_step
+            return self.state.global_step
 
-    trainer.backend = trainer.samplers.backend = ServerBackend(trainer, trainer.processes, push, asks)
-    return pushes
+        def asks(temperature: float, max_tokens: int) -> dict[str, Any]:
+            return {"temperature": temperature, "max_tokens": max_tokens, "logprobs": 0}
+
+        return ServerBackend(self, self._config, self.processes, push, asks)
+
+
+def served_config(folder: Path, server: ScriptedServer, **options: Any) -> ContinuousConfig:
+    """A configuration for `Served`: vLLM is switched off again, since TRL would join its server."""
+    settings = {"vllm_mode": "server", "vllm_request_backoff": 0.01, "vllm_server_timeout": 30.0}
+    settings |= {"vllm_server_base_url": server.address}
+    config = ContinuousConfig(str(folder), **DEFAULTS | settings | options)
+    config.use_vllm = False
+    return config
+
+
+def make_served(folder: Path, server: ScriptedServer, **options: Any) -> Any:
+    """A trainer of the toy game on a server, with the arguments of `make_trainer`."""
+    make = partial(served_config, server=server)
+    return make_trainer(folder, script=False, kind=Served, config=make, **options)
 
 
 class ScriptedServer:

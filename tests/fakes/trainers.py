@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def make_trainer(
     policy: Path | None = None,
     tasks: int = 16,
     parts: dict[str, Any] | None = None,
+    kind: type[Watched] = Watched,
+    config: Callable[..., AlignOPSDConfig] = make_config,
     **options: Any,
 ) -> Watched:
     """A trainer of the toy game; ``script`` replaces sampling by responses that depend on the prompt alone;
@@ -61,9 +64,9 @@ def make_trainer(
     if policy is None:
         policy = folder / "policy"
         build_model(tokenizer).save_pretrained(policy)
-    trainer = Watched(
+    trainer = kind(
         str(policy),
-        make_config(folder, **options),
+        config(folder, **options),
         environment_factory=factory,
         train_dataset=toy_dataset(tasks),
         skill_bank="webshop",

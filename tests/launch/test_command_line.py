@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import everything, parse
 from alignopsd_trl.launch.errors import setup
-from alignopsd_trl.launch.help import HELP
+from alignopsd_trl.launch.recipe import HELP
 from alignopsd_trl.methods import method_names
 from alignopsd_trl.runs.health import RunStopped
 
@@ -181,18 +180,10 @@ def test_a_plan_checks_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFi
             recipe.main("webshop_tiny", [*own, *wrong])
 
 
-def test_a_plan_is_one_screen_and_knows_the_seconds_of_an_earlier_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from alignopsd_trl.launch.plan import seconds_a_round
-
+def test_a_plan_is_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert recipe.main("webshop_tiny", ["--plan", "--output_dir", str(tmp_path)]) is None
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 30 and lines[0] == "not as in the preset: nothing" and lines[-1].endswith("--all")
-    assert any(line.startswith("seconds a round") and line.endswith("first run in this folder") for line in lines)
-    log = [{"seconds/rollout": 3.0, "seconds/update": one} for one in (1.0, 2.0, 9.0)]
-    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in [*log, {"train_loss": 0.0}]))
-    assert seconds_a_round(tmp_path).startswith("5.0, median of 3 in ")
 
 
 @pytest.mark.full

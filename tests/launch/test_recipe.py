@@ -3,8 +3,10 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import torch
 from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.common.files import write_json
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments import load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import differences_from_preset, parse
 from alignopsd_trl.launch.job import Job
@@ -20,6 +23,7 @@ from alignopsd_trl.launch.memory import encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 from alignopsd_trl.launch.running import opening_facts
 from alignopsd_trl.launch.shapes import Loading, backbone
+from alignopsd_trl.recipes import webshop_3b
 from alignopsd_trl.scoring.kv_memory import SEVERAL, CacheLimits, cache_limits
 
 CPU = ["--use_cpu", "True"]
@@ -287,23 +291,6 @@ def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
         backbone("nobody/nothing")
 
 
-def test_prompts_are_counted_where_the_own_loop_samples(tmp_path: Path) -> None:
-    """A pool of 512 MiB, and 128 MiB for what is sampled at once, or what all episodes of a process need."""
-
-    def prompts(launch: Launch = Launch(), **options) -> float:  # noqa: B008
-        plain = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 1}
-        config = AlignOPSDConfig(
-            str(tmp_path), **plain | {"max_prompt_length": 500, "max_completion_length": 12} | options
-        )
-        return estimate(BACKBONES["3b"], config, launch).training["prompts"]
-
-    token = 4 * 36 * 2 * 2 * 128  # bytes: float32, layers, keys and values, heads, channels
-    assert prompts() == pytest.approx(0.5 + 8 * 512 * token / 2**30)
-    assert prompts(max_prompt_length=4, per_device_train_batch_size=4, num_generations=4) == 0.625
-    assert prompts(Launch(2, 1, "DDP")) == prompts()
-    assert prompts(Launch(2, 1, "FSDP2")) == prompts(use_vllm=True) == prompts(top_k=20) == 0
-
-
 def test_host_and_disk_follow_from_who_loads_and_what_is_kept(tmp_path: Path) -> None:
     options = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "max_steps": 150, "save_steps": 25}
     shape, weights = BACKBONES["7b"], 4 * BACKBONES["7b"].parameters / 2**30
@@ -324,9 +311,9 @@ def test_sampler_holds_as_many_responses_as_its_cache(tmp_path: Path) -> None:
     token = 2 * 28 * 2 * 4 * 128  # bytes of keys and values: bfloat16, layers, both, heads, channels
     assert found.sequences == int(found.cache * 2**30 / token / 4608)
     assert found.share == pytest.approx(24) and found.weights == pytest.approx(14.2, abs=0.1)
-    halved = sampler(
-        BACKBONES["7b"], AlignOPSDConfig(str(tmp_path), use_vllm=True, vllm_max_num_seqs=64, **options), 80.0
-    )
+    fewer = {"vllm_engine_options": {"max_num_seqs": 64}}
+    halved = sampler(BACKBONES["7b"], AlignOPSDConfig(str(tmp_path), use_vllm=True, **fewer, **options), 80.0)
+    assert halved is not None
     assert halved.buffers < found.buffers and halved.sequences >= found.sequences
 
 
@@ -364,6 +351,37 @@ def test_recipe_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path, monkeyp
         parse("own_broken", [])
     with pytest.raises(ValueError, match="has no preset 'released'"):
         parse("maze", ["--preset", "released"], OWN)
+
+
+def test_the_recipe_that_builds_its_trainer_by_hand_has_the_presets_settings() -> None:
+    _, expected, _ = parse("webshop_3b", [*CPU, "--bf16", "False"])
+    assert webshop_3b.config(1, use_cpu=True, bf16=False).to_dict() == expected.to_dict()
+    for processes in (2, 4):
+        written = webshop_3b.config(processes, use_cpu=True, bf16=False)
+        shape = round_shape(16, 8, optimiser_steps(64, 16, 8, 15, processes), processes)
+        assert {name: getattr(written, name) for name in shape} == shape
+
+
+def test_the_recipe_that_builds_its_trainer_by_hand_evaluates_trains_and_pushes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+
+    class Recorded:
+        def __init__(self, model: str, args: AlignOPSDConfig, **parts: Any):
+            _, _, chosen = parse("webshop_3b", CPU)
+            assert (model, args.hub_model_id) == (chosen.model_name_or_path, "me/shop")
+            assert (parts["skill_bank"], parts["encoder"]) == ("webshop", preset("webshop_3b")["encoder"])
+            assert len(parts["train_dataset"]) > 0 and callable(parts["environment_factory"])
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *given: called.append(name)
+
+    monkeypatch.setattr(webshop_3b, "AlignOPSDTrainer", Recorded)
+    monkeypatch.setattr(webshop_3b, "load", lambda name, data_dir: load(name))
+    monkeypatch.setattr(webshop_3b, "config", partial(webshop_3b.config, use_cpu=True, bf16=False))
+    webshop_3b.main("DATA", "me/shop")
+    assert called == ["evaluate_panel", "train", "evaluate_panel", "save_model", "push_to_hub"]
 
 
 ONE_GPU = ["webshop_1_5b", "hops_1_5b"]
@@ -437,19 +455,12 @@ def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatc
     assert said["GPU"] == "a GPU, 24 GiB free, float32" and "--use_vllm --vllm_mode colocate" in said["sampling"]
 
 
-def test_keys_and_values_take_a_share_of_a_gpu(tmp_path: Path) -> None:
+def test_keys_and_values_take_a_share_of_a_gpu() -> None:
     """And no less than several of the longest rows; on the CPU as much as always."""
     gib = 2**30
-    assert cache_limits(None, 0.5, row=7) == CacheLimits(512 << 20, 128 << 20)
-    assert cache_limits(20 * gib, 0.5, row=gib // 4) == CacheLimits(8 * gib, 2 * gib, bounds_rollout=True)
-    assert cache_limits(-1.0, 0.5, row=gib) == CacheLimits(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
-    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=128, max_prompt_length=4096)
-    shape = BACKBONES["3b"]
-    found = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=80)
-    free = 80 - sum(found.training[part] for part in ("weights", "optimizer"))
-    assert found.training["prompts"] == pytest.approx(config.kv_memory_share * free)
-    small = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=6).training["prompts"]
-    assert small == pytest.approx(2 * SEVERAL * (4096 + 512) * 512 * 36 * 2 / gib)
+    assert cache_limits(None, row=7) == CacheLimits(512 << 20, 128 << 20)
+    assert cache_limits(20 * gib, row=gib // 4) == CacheLimits(8 * gib, 2 * gib, bounds_rollout=True)
+    assert cache_limits(-1.0, row=gib) == CacheLimits(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
 
 
 @pytest.mark.parametrize("bank", ["webshop", "alfworld"])

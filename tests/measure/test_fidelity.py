@@ -22,15 +22,15 @@ from fakes.corridor import (
 from alignopsd_trl.common import statistics
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
 from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, reliability, task_mean
-from alignopsd_trl.measure.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
 from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
-from alignopsd_trl.measure.training import FidelityListener
-from alignopsd_trl.measure.tree import Tree, back_up, turn_advantages
+from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods import Credit, grpo
-from alignopsd_trl.training.round import Replays, Round
+from alignopsd_trl.rollout.monte_carlo.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
+from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError, Replays, play_groups, take_rollouts
+from alignopsd_trl.rollout.monte_carlo.tree import Tree, back_up, turn_advantages
+from alignopsd_trl.training.round import Round
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -197,9 +197,9 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
     batch = TurnBatch.of(played, 0, "cpu")
     values = torch.randn(batch.policy_mask.shape, generator=torch.Generator().manual_seed(0))
     credit = Credit(values * batch.policy_mask)
-    walks = {"fidelity_tasks": 12, "fidelity_walks": 4}
-    config = AlignOPSDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **walks)
-    logged = FidelityListener(config).hear(Round(0, 0, played, batch, credit, _bench(Flips(11), Climb)))
+    config = AlignOPSDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    callback = FidelityCallback(every=1, tasks=12, rollouts=4)
+    logged = callback.on_round(config, Round(0, 0, played, batch, credit, _bench(Flips(11), Climb)))
     tree = take_rollouts(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
     sides = grpo.outcome(batch, config).advantage.numpy()
     episodes = sorted(played, key=lambda one: (one.task, one.rollout))

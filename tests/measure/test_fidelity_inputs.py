@@ -17,12 +17,11 @@ from fakes import corridor, tool_classes
 from fakes.toy import build_model, build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from alignopsd_trl import AlignOPSDConfig
 from alignopsd_trl.common.models import load_tokenizer
 from alignopsd_trl.environments import Suite, TaskPanel
 from alignopsd_trl.launch.evaluate import main as evaluate
 from alignopsd_trl.measure.commands import run_measure as main
-from alignopsd_trl.measure.mc_rollouts import ReplayError
+from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
 from alignopsd_trl.sampling.plain import plain_sampler
 
 
@@ -66,11 +65,6 @@ def test_a_tokenizer_that_does_not_fit_its_model_is_named(tmp_path: Path) -> Non
         folder = _save(tmp_path / next(iter(tokens)), **tokens)
         with pytest.raises(ValueError, match=message):
             _measure(folder, tmp_path / "out", "--methods", "grpo")
-
-
-def test_a_temperature_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"temperature=0.0 must be 0.001 or more"):
-        AlignOPSDConfig("out", temperature=0.0, bf16=False, use_cpu=True)
 
 
 def test_the_models_own_taste_in_sampling_does_not_count(tmp_path: Path) -> None:

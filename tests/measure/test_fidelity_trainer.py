@@ -21,11 +21,11 @@ from fakes.trainers import make_trainer
 from alignopsd_trl.measure import measurement
 from alignopsd_trl.measure.commands import measure as command
 from alignopsd_trl.measure.commands import run_measure as main
-from alignopsd_trl.measure.mc_rollouts import ReplayError
 from alignopsd_trl.measure.policy import ModelScorer
+from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.measure.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.sampling.plain import plain_sampler
+from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
@@ -286,21 +286,6 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
     assert end.value.code == 2 and "seed=0, this one has 1; choose another --output" in capsys.readouterr().err
 
 
-def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(policy).eval(), AutoTokenizer.from_pretrained(policy)
-    prompts = [list(range(5, 5 + length)) for length in (4, 9, 9, 4, 12)]
-    with torch.no_grad():
-        exact = (model(torch.tensor([prompts[4]])).logits[0, -1] / 0.7).softmax(-1).numpy()
-    for options in ({"temperature": 0.7, "top_k": 0}, {"temperature": 0.7, "top_k": len(tokenizer)}):
-        torch.manual_seed(0)
-        sampled = plain_sampler(model, tokenizer, [tokenizer.eos_token_id], options, 1, 50).respond(prompts * 200).ids
-        assert all(len(response) == 1 for response in sampled)
-        seen = np.bincount([sampled[place][0] for place in range(4, 1000, 5)], minlength=len(exact)) / 200
-        assert np.abs(seen - exact).max() < 0.12
-
-
 def test_scores_are_the_models_own(policy: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -352,15 +337,19 @@ def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None
     runs = []
     for every in (0, 2):
         folder = tmp_path / str(every)
-        trainer = make_trainer(folder, script=False, max_steps=3, fidelity_every=every, fidelity_walks=4, seed=1)
+        parts = {"callbacks": [FidelityCallback(every, rollouts=4)] if every else []}
+        trainer = make_trainer(folder, script=False, max_steps=3, seed=1, parts=parts)
         trainer.train()
         runs.append(trainer)
     logs = [[entry for entry in one.state.log_history if "reward" in entry] for one in runs]
     assert [entry["reward"] for entry in logs[0]] == [entry["reward"] for entry in logs[1]]
     assert ["fidelity/tasks" in entry for entry in logs[1]] == [True, False, True]
     assert not any("fidelity/tasks" in entry for entry in logs[0])
-    with pytest.raises(ValueError, match="fidelity_every=-1"):
-        make_trainer(tmp_path / "bad", fidelity_every=-1)
+    with pytest.raises(ValueError, match="every=-1 must be greater than 0"):
+        FidelityCallback(-1)
+    talks = make_trainer(tmp_path / "talks", history="conversation", parts={"callbacks": [FidelityCallback(1)]})
+    with pytest.raises(ValueError, match="make no conversation, but history='conversation'; use history='window'"):
+        talks.train()
 
 
 @pytest.mark.full
@@ -369,7 +358,8 @@ def test_training_measures_by_rewards_where_nobody_says_who_won(
 ) -> None:
     step = ToyEnvironment.step
     monkeypatch.setattr(ToyEnvironment, "step", lambda self, action: replace(step(self, action), won=None))
-    trainer = make_trainer(tmp_path, script=False, max_steps=1, fidelity_every=1, fidelity_walks=2)
+    parts = {"callbacks": [FidelityCallback(1, rollouts=2)]}
+    trainer = make_trainer(tmp_path, script=False, max_steps=1, parts=parts)
     trainer.train()
     assert any("fidelity/turns" in entry for entry in trainer.state.log_history)
 

@@ -1,18 +1,17 @@
-"""Episodes that a measurement keeps: as JSON, which brings back the same values, runs no code and says whose it is."""
+"""Episodes that a measurement keeps: as JSON, which brings back the same values and says whose it is."""
 
 from __future__ import annotations
 
 import json
 import math
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from alignopsd_trl.environments.base import Record, View
-from alignopsd_trl.measure.mc_rollouts import MCRollout
-from alignopsd_trl.measure.measurement import Cache
+from alignopsd_trl.measure.kept import Cache
+from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
 from alignopsd_trl.rollout.prompts import Shown
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 
@@ -55,13 +54,8 @@ def test_what_only_code_could_bring_back_is_played_again(tmp_path: Path, capsys:
     assert "played.json is not kept, since it holds a Situation" in capsys.readouterr().err
 
 
-class Evil:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pytest.fail, ("foreign code ran",)
-
-
-def test_no_file_runs_code_and_no_unknown_measurement_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "played.pkl").write_bytes(pickle.dumps([Evil()]))
+def test_no_unknown_measurement_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "played.json").write_text("[1]")
     with pytest.raises(ValueError, match="holds files without a whole identity.json.*choose another --output"):
         Cache(tmp_path, {"seed": 0})
     (tmp_path / "identity.json").write_text(json.dumps({"seed": 0}))

@@ -288,11 +288,11 @@ def test_every_row_trains_and_computes_only_what_it_needs(
     assert all((gradient.abs().max() > 0) for gradient in trainer.seen_gradients[0].values())
 
 
-@pytest.mark.parametrize(("size", "chunk"), [(5, 64), (10_000, 3)])
+@pytest.mark.parametrize(("size", "chunk"), [(5, 16384), (10_000, 300)])
 def test_the_vocabulary_form_is_the_divergence_of_both_views_logits(size: int, chunk: int, tmp_path: Path) -> None:
     options = {"form": "vocabulary", "vocabulary_size": size, "vocabulary_coefficient": 0.5}
     trainer = make_trainer(
-        tmp_path, method="opsd", method_options=options, rows_per_forward=chunk, max_steps=1, learning_rate=0.0
+        tmp_path, method="opsd", method_options=options, tokens_per_forward=chunk, max_steps=1, learning_rate=0.0
     )
     trainer.train()
     rows, model = trainer.seen_rows[0], trainer.accelerator.unwrap_model(trainer.model)

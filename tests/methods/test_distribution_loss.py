@@ -77,7 +77,7 @@ def test_loss_and_gradient_are_those_of_views_taken_one_by_one(
         monkeypatch.delattr(PolicyScorer, "states")
     options |= {"distribution_weighting": weighting, "distribution_beta": 0.3, "distribution_coefficient": 2.0}
     trainer = make_trainer(
-        tmp_path, share_prefixes=share, scoring_tokens=tokens, rows_per_forward=5, similarity_threshold=0.1, **options
+        tmp_path, share_prefixes=share, tokens_per_forward=tokens, similarity_threshold=0.1, **options
     )
     rounds = kept_rounds(trainer)
     trainer.train()

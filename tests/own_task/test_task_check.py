@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import runpy
@@ -14,7 +13,6 @@ from fakes.own_task import changed, fails
 from fakes.sweeps import mostly_full
 
 from alignopsd_trl.cli import main
-from alignopsd_trl.own_task.check import round_seconds
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +111,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
 def test_planted_faults_are_found(maze: Path, fault: str) -> None:
-    from alignopsd_trl.own_task import check_task
+    from alignopsd_trl.own_task.check.task_check import check_task
 
     name, sound, faulty, word = FAULTS[fault]
     text = (maze / name).read_text()
@@ -156,60 +154,25 @@ def test_code_that_fails_is_told_without_a_traceback(
     fails(["check", "maze"], word, capsys=capsys)
 
 
-def test_check_says_it_in_json_and_by_its_status(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_says_it_by_its_status(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (maze / "maze.py").write_text((maze / "maze.py").read_text().replace("done=won", "done=False"))
-    capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main(["check", "maze", "--episodes", "4", "--json"])
-    assert ended.value.code == 1
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert {"about", "text", "ruins"} == set(found[0])
+        main(["check", "maze", "--episodes", "4"])
+    assert ended.value.code == 1 and "Step.done" in capsys.readouterr().out
 
 
 def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     maze: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["check", "maze", "--episodes", "4", "--json"])
-    report = json.loads(capsys.readouterr().out)
-    assert report["answer"].startswith("<think>") and "[user]" in report["prompt"]
-    tokens = report["tokens"]
+    from alignopsd_trl.own_task.check.task_check import check_task
+
+    report = check_task("maze", episodes=4)
+    tokens = report.tokens
+    assert report.answer.startswith("<think>") and "[user]" in report.prompt
     assert all(tokens[name] for name in ("system and marks", "task", "skill", "observation", "answer"))
     assert tokens["options"] == tokens["other lines"] == 0, "the short prompt has neither"
     main(["check", "maze", "--episodes", "4"])
     assert f", observation {tokens['observation']}, answer" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("named", mostly_full(["on the command line", "in train.py"]))
-def test_a_check_with_a_model_estimates_the_seconds_of_a_round(
-    maze: Path, capsys: pytest.CaptureFixture[str], named: str
-) -> None:
-    if named == "in train.py":
-        recipe = maze / "train.py"
-        recipe.write_text(
-            recipe.read_text().replace('WarmStartConfig(model="tiny"', 'WarmStartConfig(model="tiny_hops"')
-        )
-    given = ["--model", "tiny_hops"] if named == "on the command line" else []
-    main(["check", "maze", "--episodes", "4", "--max_completion_length", "64", *given])
-    assert re.search(r"a round of 64 episodes of [0-9.]+ turns takes about [0-9]+ s here", capsys.readouterr().out)
-
-
-@pytest.mark.parametrize("share", [0.25, 0.95])
-def test_a_round_measured_on_a_busy_machine_says_so(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_seconds.time, "thread_time", lambda: share * round_seconds.time.perf_counter())
-    monkeypatch.setattr(round_seconds.torch.cuda, "is_available", lambda: False)
-    said = round_seconds.round_seconds("tiny_hops", 512, 64, 9.0, {})
-    found = re.search(r"takes about (\d+) s here .*; the machine is busy: .*, about (\d+) s on an idle one$", said)
-    assert bool(found) is (share < 0.7)
-    assert found is None or abs(int(found[2]) - share * int(found[1])) <= 1
-
-
-@pytest.mark.parametrize("use_peft", [False, True])
-def test_what_is_measured_has_the_recipes_adapters(monkeypatch: pytest.MonkeyPatch, use_peft: bool) -> None:
-    measured: list[Any] = []
-    inner = round_seconds._speeds
-    monkeypatch.setattr(round_seconds, "_speeds", lambda *given: measured.append(given[0]) or inner(*given))
-    round_seconds.round_seconds("tiny_hops", 32, 8, 2.0, {"use_peft": use_peft})
-    assert any("lora" in name for name, one in measured[0].named_parameters() if one.requires_grad) is use_peft
 
 
 UNSHOWN = {
@@ -224,7 +187,7 @@ UNSHOWN = {
 
 @pytest.mark.parametrize("kind", UNSHOWN)
 def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: str) -> None:
-    from alignopsd_trl.own_task import check_task
+    from alignopsd_trl.own_task.check.task_check import check_task
 
     sound, other, found = UNSHOWN[kind]
     secret = "\n\ndef room(environment):\n    return f'room{hash(str(environment.towards))}'\n"

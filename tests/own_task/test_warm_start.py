@@ -7,7 +7,6 @@ import math
 import random
 import re
 import runpy
-import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +34,7 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
 ) -> None:
     from alignopsd_trl.own_task.first_policy import first_policy
     from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
+    from alignopsd_trl.own_task.warm_start import warm_start
 
     monkeypatch.setattr(warm_start, "PLAYS", 0.0)
     recipe = (maze / "train.py").read_text()
@@ -46,7 +45,6 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     assert "without the skill:\n" in played and "with it:\n" in played
     assert "temperature 0.7," in played  # the recipe's
     assert "look: the policy hardly reads the skill" in played  # it learnt nothing from one update
-    assert re.search(r"it has seen \d+% of \d+ turns: go on", played) and "demonstrate more" not in played
 
 
 @pytest.mark.parametrize("recipe", [False, True])
@@ -55,7 +53,7 @@ def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
 ) -> None:
     from alignopsd_trl.own_task.first_policy import first_policy
     from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
+    from alignopsd_trl.own_task.warm_start import warm_start
 
     monkeypatch.setattr(warm_start, "evaluate", lambda *given, **more: pytest.fail("it was played"))
     if recipe:
@@ -83,25 +81,6 @@ def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, mo
         with pytest.raises(SystemExit):
             main(["warm_start", "maze", "--model", model, "--max_steps", "2"])
     assert [(one.batch_size, one.rate, one.max_steps) for one in configs] == [(4, 2e-3, 2), (16, 2e-5, 2)]
-
-
-@pytest.mark.parametrize("cpu", [12.0, 90.0])
-def test_a_warm_start_on_a_busy_machine_says_how_many_updates_fit(
-    cpu: float, maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from alignopsd_trl.common.progress import busy
-    from alignopsd_trl.own_task.warm_start import supervised
-
-    assert bool(busy(100.0, cpu)) is (cpu < 70)
-    monkeypatch.setattr(supervised.time, "thread_time", lambda: time.monotonic() * cpu / 100)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    _demonstrated(maze, 20)
-    main(["warm_start", "maze", "--minutes", "0.02", "--tasks", "0"])
-    said = re.findall(
-        r"^(\d+) updates: look: (.*), so \1 updates where about (\d+) fit$", capsys.readouterr().out, re.M
-    )
-    assert [one[1] for one in said] == (cpu < 70) * ["the machine is busy: this process had its core for 0 of 1 s"]
-    assert all(int(fit) == round(int(updates) / 0.12) for updates, _, fit in said)
 
 
 def test_a_first_policy_plays_tasks_of_all_categories() -> None:
@@ -313,41 +292,12 @@ def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
     assert not [name for name in left if not name.endswith((".pyc", "__pycache__"))]
 
 
-class _Won:
-    """Plays that are won more and more often."""
-
-    def __init__(self, *won: float):
-        self.won, self.played = iter(won), 0
-
-    def __call__(self, model: Any, tokenizer: Any) -> Any:
-        self.played += 1
-        return SimpleNamespace(success=SimpleNamespace(mean=next(self.won)), episodes=32, invalid_actions=0.0)
-
-
-def test_a_warm_start_ends_when_enough_is_won(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import supervised
-    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
-
-    for name in ("EVERY", "REST", "PLAYABLE", "PLAY_REST"):
-        monkeypatch.setattr(supervised, name, 0.0)
-    rows, play = _toy("few", turns=20), _Won(0.0, 10.0, 40.0)
-    made = warm_start(rows, tmp_path / "policy", WarmStartConfig(minutes=5, until_success=0.3), play=play)
-    assert (made.updates, play.played) == (3, 3)
-    assert "played without the skill: 40% of 32 won, 0.0% invalid actions" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="does not say who won"):
-        warm_start(rows, tmp_path / "other", WarmStartConfig(max_steps=1, until_success=0.3), play=_Won(float("nan")))
-    assert [file.name for file in tmp_path.iterdir()] == ["policy"]
-
-
-def _turn(right: str, response: str = "", prompt: str = "", skilled: bool = False) -> Any:
+def _turn(right: str, response: str, skilled: bool = False) -> Any:
     """A held-out turn whose words are its tokens; ``right`` has a `+` for each that is predicted."""
     from alignopsd_trl.own_task.warm_start.agreement import Turn
 
-    words = response.split() or ["go"] * len(right)
-    return Turn(prompt.split(), words, [one == "+" for one in right], [0.5] * len(right), skilled)
+    words: Any = response.split()
+    return Turn(words, [one == "+" for one in right], [0.5] * len(right), skilled)
 
 
 WORDS = SimpleNamespace(decode=" ".join)
@@ -362,10 +312,6 @@ def test_agreement_is_told_for_responses_views_and_actions() -> None:
         "held-out loss 0.500, 50% of responses are the player's (100% with the skill, 33% without it), of actions "
         "after its thoughts 75%"
     )
-    assert "33% of the actions are wrong" in Agreement(turns[:3], WORDS).unfollowed
-    assert Agreement([turns[1], turns[3]], WORDS).unfollowed == ""  # all actions are right
-    assert Agreement(turns, WORDS).unfollowed == ""  # all with the skill are right; without it a player may guess
-    assert Agreement([_turn("-+"), _turn("++")], WORDS).unfollowed == ""  # no thoughts
 
 
 def test_turns_are_runs_of_tokens_that_count() -> None:
@@ -375,57 +321,20 @@ def test_turns_are_runs_of_tokens_that_count() -> None:
     chosen = torch.tensor([[0, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 0]]).bool()
     right = torch.tensor([1, 0, 1, 1, 1]).bool()
     turns = list(turns_of(ids, chosen, torch.arange(5.0), right, [False, True]))
-    assert [(one.prompt, one.response, one.losses) for one in turns] == [
-        ([1, 2], [3, 4], [0.0, 1.0]),
-        ([1, 2, 3, 4, 5], [6], [2.0]),
-        ([7], [8, 9], [3.0, 4.0]),
-    ]
-    assert [(one.agrees, one.skilled) for one in turns] == [(False, False), (True, False), (True, True)]
+    assert [(one.response, one.losses) for one in turns] == [([3, 4], [0.0, 1.0]), ([6], [2.0]), ([8, 9], [3.0, 4.0])]
+    assert [(all(one.right), one.skilled) for one in turns] == [(False, False), (True, False), (True, True)]
 
 
-TROUBLES = {
-    "few": [_turn("-+")] * 4,
-    "long": [_turn("+" * 79 + "-")] * 4,
-    "unskilled by chance": [_turn("+-", "go north"), _turn("++", skilled=True)] * 2,
-    "hidden": [_turn("+-", f"go {door}", "three doors") for door in ("amber", "elm", "iron")],
-    "by chance": [_turn("+-", f"go {door}", "amber or elm or iron") for door in ("amber", "elm", "iron")],
-}
-
-
-@pytest.mark.parametrize("name", TROUBLES)
-def test_causes_of_low_agreement_are_told_apart(name: str) -> None:
-    from alignopsd_trl.own_task.warm_start.agreement import Agreement
-
-    assert _told(Agreement(TROUBLES[name], WORDS).causes(0.3, improving=name == "few")) == {name}
-
-
-def _told(said: str) -> set[str]:
-    words = (
-        "turns and still",
-        "shorten",
-        "without the skill the player",
-        "not in the prompt",
-        "player chooses by chance",
-    )
-    return {name for name, word in zip(TROUBLES, words, strict=True) if word in said}
-
-
-def _toy(trouble: str, turns: int = 600) -> list[dict]:
-    """Demonstrations of choosing one of a few doors; the trouble makes them hard to imitate."""
+def _toy(turns: int) -> list[dict]:
+    """Demonstrations of choosing one of a few doors by chance, and of the door that a skill names."""
     draw, rows = random.Random(0), []
     for number in range(turns):
-        count = 6 if "by chance" in trouble else 3  # a guess is rarely right
-        doors, skilled = draw.sample([f"w{one}" for one in range(40)], count), number % 2 == 1
-        good = draw.choice(doors)
-        told = trouble in ("few", "long") or trouble == "unskilled by chance" and skilled
-        said = {"hidden": draw.choice([f"v{one}" for one in range(40)]), "long": " ".join([good, *doors] * 25)}
-        prompt = f"doors {' '.join(doors)} . take {good if told else 'one'} ."
-        answer = f"<action>{said.get(trouble, good)}</action>"
-        one = {
-            "prompt": [{"role": "user", "content": prompt}],
-            "completion": [{"role": "assistant", "content": answer}],
-        }
-        rows.append({**one, "task_id": f"t{number}", "turn": 0, "skilled": skilled and "by chance" in trouble})
+        skilled = number % 2 == 1
+        doors = draw.sample([f"w{one}" for one in range(40)], 6)
+        prompt, door = ("the skill: take w1", "w1") if skilled else (f"doors {' '.join(doors)} .", draw.choice(doors))
+        said = {"role": "assistant", "content": f"<action>{door}</action>"}
+        row = {"prompt": [{"role": "user", "content": prompt}], "completion": [said]}
+        rows.append({**row, "task_id": f"t{number}", "turn": 0, "skilled": skilled})
     return rows
 
 
@@ -439,11 +348,7 @@ def test_a_warm_start_ends_when_the_skill_is_read(
 
     for name in ("EVERY", "REST"):
         monkeypatch.setattr(supervised, name, 0.0)
-    rows = _toy("unskilled by chance", turns=40)
-    for row in rows:
-        if row["skilled"]:  # only these are all alike, so they alone can be foretold
-            row["completion"] = [{"role": "assistant", "content": "<action>w1</action>"}]
-            row["prompt"] = [{"role": "user", "content": "the skill: take w1"}]
+    rows = _toy(40)
     made = warm_start(rows, tmp_path / "policy", WarmStartConfig(max_steps=60, until_read=until))
     said = capsys.readouterr().out
     read = re.search(r"^(\d+) updates: the skill is read", said, re.M)
@@ -452,45 +357,6 @@ def test_a_warm_start_ends_when_the_skill_is_read(
     shares = [int(one) for one in re.findall(r"(\d+)% with the skill", said)]  # after each update
     means = [sum(pair) / 2 for pair in pairwise(shares)]
     assert read is None or max(means[: int(read[1]) - 2]) < 95 <= means[int(read[1]) - 2]
-
-
-def test_a_warm_start_without_a_skill_to_read_says_that_it_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
-
-    rows = [{**row, "skilled": False} for row in _toy("few")]
-    made = warm_start(rows, tmp_path / "policy", WarmStartConfig(max_steps=3, until_read=0.5))
-    said = re.findall(r"^\d+ updates: until_read (.*)", capsys.readouterr().out, re.M)
-    assert said == ["ends nothing: no held-out turn has the skill; see demonstrate --skilled_share"]
-    assert made.updates == 3
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_warm_start_that_fails_says_why(trouble: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
-
-    steps = {"few": 15, "long": 60}.get(trouble, 250)
-    warm_start(_toy(trouble), tmp_path / "policy", WarmStartConfig(max_steps=steps))
-    (said,) = re.findall("look: (.*)", capsys.readouterr().out)
-    assert _told(said) == {trouble}
-
-
-def test_a_poor_policy_is_told_with_a_remedy() -> None:
-    from alignopsd_trl.own_task.warm_start.warm_start import PLAIN, advice
-
-    def result(won: float, invalid: float) -> Any:
-        return SimpleNamespace(success=SimpleNamespace(mean=won), invalid_actions=invalid)
-
-    rows = [{"turn": 0, "skilled": number % 2 == 1, "won": number % 8 > 1} for number in range(96)]
-    assert advice({PLAIN: result(70.0, 0.01), "with it": result(80.0, 0.0)}, rows) == ""
-    said = advice({PLAIN: result(20.0, 0.01), "with it": result(30.0, 0.3)}, rows)
-    assert "without the skill it won 20% where its demonstrations won 75%" in said
-    assert "with it 30% of its actions are invalid" in said and "with it it won 30%" in said
-    assert "--episodes" in said and "--minutes" in said
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,28 @@ MAY_IMPORT = {
     "viewer": ("common", "records", "runs", "viewer"),
     "analysis": ("common", "encoder", "methods.align_opsd", "records", "runs", "analysis"),
     "training": (
-        *("turns", "common", "config", "records", "methods", "rollout", "runs", "scoring", "sampling", "skills"),
+        *(
+            "turns",
+            "common",
+            "config",
+            "encoder",
+            "records",
+            "methods",
+            "rollout",
+            "runs",
+            "scoring",
+            "sampling",
+            "skills",
+        ),
         *("checks", "results", "training"),
     ),
-    "experimental": ("turns", "common", "config", "rollout", "scoring", "sampling", "training", "experimental"),
     "trainer": (
-        *("turns", "common", "config", "encoder", "methods", "rollout", "runs", "scoring", "sampling", "skills"),
-        *("checks", "results", "training", "experimental"),
+        *("turns", "common", "config", "methods", "rollout", "runs", "scoring", "sampling", "skills"),
+        *("checks", "results", "training"),
+    ),
+    "experimental": (
+        *("turns", "common", "config", "results", "rollout", "scoring", "sampling", "training", "trainer"),
+        "experimental",
     ),
     "launch": (
         *("common", "config", "encoder", "methods", "records", "rollout.options", "runs", "scoring", "skills"),
@@ -63,7 +78,6 @@ MAY_IMPORT = {
 """What a package or top-level module of `alignopsd_trl` may import of ours, whatever the place of the import."""
 
 EXCEPTIONS = {
-    ("trainer", "measure.training"): "loaded where a round is measured (fidelity_every, needs_turn_advantages)",
     ("methods", "config"): "the type of the argument of Method.__init__",
 }
 """(package or module, what it imports): why."""

@@ -25,8 +25,7 @@ from alignopsd_trl.common.files import write_json
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.records import read_records
-from alignopsd_trl.results.card import changed_settings, is_hub_id, model_card
-from alignopsd_trl.results.dataset_card import write_dataset
+from alignopsd_trl.results.card import changed_settings, is_hub_id, model_card, write_dataset
 from alignopsd_trl.results.hub import PushFailed, push_run, push_trajectories
 
 TOKEN = "hf_a-secret-that-nobody-may-see"

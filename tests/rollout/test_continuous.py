@@ -221,15 +221,3 @@ def test_training_does_not_ask_who_waits(tmp_path: Path, options: dict[str, Any]
     panel = TaskPanel.of("toy", "test", [*toy_dataset(4)])
     one, other = (trainer.evaluate_panel(panel).to_dict() for trainer in (alone, together))
     assert one == other
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, "use_vllm=False samples a turn of all episodes in one batch"),
-        ({"use_vllm": True, "vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2; set continuous_play=False"),
-    ],
-)
-def test_play_that_cannot_be_continuous_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        make_trainer(tmp_path, script=False, continuous_play=True, **options)

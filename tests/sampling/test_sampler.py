@@ -40,24 +40,20 @@ def test_engine_options_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made = engine_arguments(
         monkeypatch,
         tmp_path,
-        vllm_max_num_seqs=32,
-        vllm_max_num_batched_tokens=2048,
         vllm_max_model_length=200,
-        vllm_engine_options='{"dtype": "float32", "max_model_len": 300}',
+        vllm_engine_options='{"dtype": "float32", "max_num_seqs": 32, "max_model_len": 300}',
     )
-    assert (made["max_num_seqs"], made["max_num_batched_tokens"]) == (32, 2048)
+    assert (made["max_num_seqs"], made["max_num_batched_tokens"]) == (32, 8192)
     assert (made["dtype"], made["max_model_len"]) == ("float32", 300)
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"vllm_max_num_seqs": 8}, "vllm_max_num_seqs=8 is read by a colocated vLLM only"),
-        ({"use_vllm": True, "vllm_mode": "server", "vllm_max_num_seqs": 8}, "give it to `vllm serve`"),
-        (COLOCATE | {"vllm_max_num_seqs": 0}, "must be greater than 0"),
-        (COLOCATE | {"vllm_max_num_batched_tokens": 100}, "set it to 256 or more"),
+        ({"vllm_engine_options": {"max_num_seqs": 8}}, "are read by a colocated vLLM only"),
+        ({"use_vllm": True, "vllm_mode": "server", "vllm_engine_options": {"seed": 8}}, "give them to `vllm serve`"),
+        (COLOCATE | {"vllm_engine_options": {"max_num_batched_tokens": 100}}, "set it to 256 or more"),
         (COLOCATE | {"vllm_max_model_length": 100}, "set it to 140"),
-        (COLOCATE | {"continuous_play": True, "vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2"),
         (COLOCATE | {"vllm_max_model_length": 140, "teacher_max_completion_length": 40}, "set it to 168"),
     ],
 )

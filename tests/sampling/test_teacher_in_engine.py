@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.servers import ScriptedServer, acting, with_server
+from fakes.servers import ScriptedServer, acting, make_served
 from fakes.trainers import FakeSampler, make_trainer
 from peft import LoraConfig
 
+from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.records import read_records
 from alignopsd_trl.sampling.trl_engine import EngineBackend
 from alignopsd_trl.scoring.self_check import SelfCheckError
@@ -73,12 +74,6 @@ def test_a_round_has_one_more_push_and_the_teacher_is_asked_last(tmp_path: Path,
     assert re.fullmatch("i+o+i+", engine.asked)
 
 
-def test_one_that_moves_is_pushed_as_it_is(tmp_path: Path) -> None:
-    trainer = engaged(tmp_path, max_steps=2, teacher_model_kind="ema", teacher_update_rate=0.5, teacher_sync_steps=1)
-    trainer.train()
-    assert trainer.vllm_generation.pushed == "iioo"
-
-
 def test_an_engine_that_does_not_take_its_weights_stops_the_second_round(tmp_path: Path) -> None:
     trainer = engaged(tmp_path, deaf=True, max_steps=3, learning_rate=0.3)
     with pytest.raises(SelfCheckError, match="sampler: .* of a teacher with other weights"):
@@ -87,19 +82,18 @@ def test_an_engine_that_does_not_take_its_weights_stops_the_second_round(tmp_pat
 
 
 def test_walks_behind_privileged_siblings_are_the_policys(tmp_path: Path) -> None:
-    trainer = engaged(tmp_path, max_steps=2, privileged_siblings=1, fidelity_every=1, fidelity_walks=1, method="rlsd")
+    parts = {"callbacks": [FidelityCallback(every=1, rollouts=1)]}
+    trainer = engaged(tmp_path, parts=parts, max_steps=2, privileged_siblings=1, method="rlsd")
     trainer.train()
     assert trainer.vllm_generation.pushed == "iiioio"
 
 
 def test_a_server_is_asked_for_the_policys_episodes_and_then_for_the_teachers(tmp_path: Path) -> None:
     with ScriptedServer(acting) as server:
-        trainer: Any = make_trainer(
-            tmp_path, max_steps=2, self_check=False, privileged_siblings=2, save_trajectories=True, **OPTIONS
-        )
-        pushes = with_server(trainer, server)
+        options = OPTIONS | {"max_steps": 2, "privileged_siblings": 2, "save_trajectories": True}
+        trainer = make_served(tmp_path, server, self_check=False, **options)
         trainer.train()
-    assert pushes == [0, 0, 1, 1]
+    assert trainer.pushes == [0, 0, 1, 1]
     skills = read_records(tmp_path / "trajectories").skill_text.unique()
     texts = [",".join(map(str, trainer.processing_class(text)["input_ids"])) for text in skills]
     asked = "".join(

@@ -42,7 +42,7 @@ def _trained(folder: Path, policy: Path, **options: Any) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("options", [{}, {"rows_per_forward": 3, "entropy_coef": 0.01}])
+@pytest.mark.parametrize("options", [{}, {"tokens_per_forward": 300, "entropy_coef": 0.01}])
 def test_update_without_a_mask_is_the_update_with_one(
     tmp_path: Path, policy: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,7 +140,7 @@ def test_scoring_reads_responses_behind_the_prompts_of_play_and_thinking(
 ) -> None:
     monkeypatch.setattr(TrainedPolicy, "scores_as_sampled", False)  # as in bfloat16
     options = {"method": "align_opsd", "auxiliary_loss": "distribution", "teacher_model_kind": kind}
-    trainer = make_trainer(tmp_path, script=False, max_steps=1, self_check=False, scoring_tokens=1, **options)
+    trainer = make_trainer(tmp_path, script=False, max_steps=1, self_check=False, tokens_per_forward=1, **options)
     seen, calls = Counted(trainer.model), []
 
     def counted(call: Callable[..., Any], *given: Any, **options: Any) -> Any:

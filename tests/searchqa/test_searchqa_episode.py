@@ -96,7 +96,7 @@ def test_an_invalid_turn_is_consumed_in_silence() -> None:
 
 
 def test_search_r1_corrects_an_invalid_turn() -> None:
-    episode = started(dialect="search_r1", max_turns=2)
+    episode = started(projection="search_r1", max_turns=2)
     assert "<search> and </search>" in episode.step("").observation
     assert episode.step("").observation == ""
 
@@ -144,7 +144,7 @@ def test_json_style_escapes_and_plain_style_does_not() -> None:
     assert read_titles(show(passages, "plain")) == read_titles(show(passages, "json"))
 
 
-@pytest.mark.parametrize("wrong", [{"style": "xml"}, {"dialect": "other"}, {"top_k": 0}, {"max_turns": 0}])
+@pytest.mark.parametrize("wrong", [{"style": "xml"}, {"projection": "other"}, {"top_k": 0}, {"max_turns": 0}])
 def test_wrong_options_are_refused_by_the_factory(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         SearchQAFactory(Echo(), **wrong)
@@ -165,12 +165,12 @@ TAGGED = st.lists(
 ).map("".join)
 
 
-@given(response=st.one_of(st.text(), TAGGED), dialect=st.sampled_from(["agent_loop", "search_r1"]))
-def test_no_response_raises(response: str, dialect: str) -> None:
-    episode = started(dialect=dialect)
-    projection = episode.project(response)
-    assert projection.action or not projection.valid
-    step = episode.step(projection.action)
+@given(response=st.one_of(st.text(), TAGGED), projection=st.sampled_from(["agent_loop", "search_r1"]))
+def test_no_response_raises(response: str, projection: str) -> None:
+    episode = started(projection=projection)
+    found = episode.project(response)
+    assert found.action or not found.valid
+    step = episode.step(found.action)
     assert step.reward == float(step.won)
     assert started().step(response).score in (0.0, 1.0)
 
@@ -179,8 +179,8 @@ def test_no_response_raises(response: str, dialect: str) -> None:
 def test_a_huge_response_is_read_in_linear_time(part: str) -> None:
     """Quadratic patterns take minutes here."""
     text = part * 20_000
-    for dialect in ("agent_loop", "search_r1"):
-        episode = SearchQA(BM25, dialect=dialect)
+    for projection in ("agent_loop", "search_r1"):
+        episode = SearchQA(BM25, projection=projection)
         for response in (text, f"<search>{text}</search>", f"<answer>{text}</answer>"):
             episode.reset(**TASK)
             assert episode.step(episode.project(response).action).score == 0.0

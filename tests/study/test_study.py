@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,19 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from fakes.toy import build_model, build_tokenizer
-from rich.console import Console
 
-from alignopsd_trl.common.statistics import mean, paired, paired_ratio
+from alignopsd_trl.common.statistics import mean, paired
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.records import write_records
 from alignopsd_trl.study.__main__ import command, main
 from alignopsd_trl.study.figures import difference_figure, sensitivity_figure, training_figure
-from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.planning import plan
-from alignopsd_trl.study.render import render
+from alignopsd_trl.study.render import matched, render
 from alignopsd_trl.study.rows import read_rows, task_order, training_columns, weights_checksum
 from alignopsd_trl.study.run import run_study, split_cores
 from alignopsd_trl.study.spec import METHOD_FIELDS, StudyError, read_study
-from alignopsd_trl.study.tables import cost_table, differences_table, reference_entry, results_table
+from alignopsd_trl.study.tables import differences_table, reference_entry, results_table
 
 HERE = Path(__file__).parents[1]
 SHIPPED = HERE.parent / "recipes" / "studies"
@@ -215,29 +212,32 @@ def starts(log: Path) -> list[list[Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_finished_cells_never_run_again_and_a_broken_one_stops_nothing(tmp_path: Path) -> None:
+def test_finished_cells_never_run_again_and_a_broken_one_stops_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, log = stand_in(tmp_path, methods=["grpo", "rlsd", "sdar"])
-    study, printed = read_study(path), StringIO()
+    study = read_study(path)
     cells = plan(study)
-    errors = run_study(study, cells, Console(file=printed))
+    errors = run_study(study, cells)
     assert set(errors) == {cell.folder for cell in cells if cell.line.method == "rlsd"}
     assert all("out of luck" in text and "exit status 1" in text for text in errors.values())
-    assert printed.getvalue().count("BROKEN") == 2 and printed.getvalue().count("finished: ") == 4
+    printed = capsys.readouterr().out
+    assert printed.count("BROKEN") == 2 and printed.count("finished: ") == 4 and "(6 of 6 cells ended)" in printed
     rows = read_rows(study.output / "rows.parquet")
     assert sorted(rows["status"]) == ["broken"] * 2 + ["finished"] * 4
     (tmp_path / "mended").touch()
-    assert run_study(study, cells, Console(file=printed)) == {}
+    assert run_study(study, cells) == {}
     assert sorted(method for method, *_ in starts(log)) == ["grpo"] * 2 + ["rlsd"] * 4 + ["sdar"] * 2
     assert list(read_rows(study.output / "rows.parquet")["status"]) == ["finished"] * 6
     wider = replace(study, seeds=(0, 1, 2))
-    run_study(wider, plan(wider), Console(file=printed))
+    run_study(wider, plan(wider))
     assert len(starts(log)) == 8 + 3
 
 
 def test_what_needs_a_broken_checkpoint_is_reported_not_run(tmp_path: Path) -> None:
     lines = ["rlsd", {"method": "rlsd", "skills": True}]
     path, log = stand_in(tmp_path, methods=lines, seeds=[0])
-    errors = run_study(read_study(path), cells := plan(read_study(path)), Console(file=StringIO()))
+    errors = run_study(read_study(path), cells := plan(read_study(path)))
     assert "needs" in errors[cells[1].folder] and len(starts(log)) == 1
 
 
@@ -248,12 +248,12 @@ def test_processes_get_cores_of_their_own(tmp_path: Path) -> None:
         split_cores(len(available) + 1)
     count = min(2, len(available))
     path, log = stand_in(tmp_path, methods=["grpo", "sdar"], processes=count, devices=list("ab")[:count])
-    run_study(read_study(path), plan(read_study(path)), Console(file=StringIO()))
+    run_study(read_study(path), plan(read_study(path)))
     used = {(tuple(cores), threads, device) for _, _, cores, threads, device in starts(log)}
     expected = [(tuple(part), str(len(part)), "ab"[place]) for place, part in enumerate(split_cores(count))]
     assert used <= set(expected) and len(starts(log)) == 4
     fewer = replace(read_study(path), processes=1, seeds=(2,))
-    run_study(fewer, plan(fewer), Console(file=StringIO()))
+    run_study(fewer, plan(fewer))
     assert [(cores, device) for _, _, cores, _, device in starts(log)[4:]] == [(available, "a")] * 2
     assert sorted(os.sched_getaffinity(0)) == available
 
@@ -264,14 +264,14 @@ def test_one_study_at_a_time_on_the_same_cells(tmp_path: Path) -> None:
     path, log = stand_in(tmp_path)
     study = read_study(path)
     with _only_one(study.cells), pytest.raises(StudyError, match=rf"\(process {os.getpid()} on "):
-        run_study(study, plan(study), Console(file=StringIO()))
+        run_study(study, plan(study))
     assert not log.exists()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with _only_one(study.cells):
         (study.cells / "lock").write_text(f"process {ended.pid} on {socket.gethostname()}\n")
         with pytest.raises(StudyError, match=rf"was killed \(process {ended.pid} on .*its cells still run: wait"):
-            run_study(study, plan(study), Console(file=StringIO()))
+            run_study(study, plan(study))
 
 
 # ---------------------------------------------------------------------- rows of a run
@@ -321,7 +321,6 @@ def test_intervals_are_students_and_differences_are_paired_by_seed() -> None:
     assert (difference.value, difference.count) == (4.0, 2)
     assert difference.half == pytest.approx(12.7062 * 1.0, abs=1e-3)
     assert paired({0: 1.0}, {1: 1.0}) is None
-    assert paired_ratio({0: 4.0, 1: 9.0}, {0: 2.0, 1: 3.0}).value == 2.5
 
 
 def row(label: str, seed: int, score: float, position: int, table: str = "methods", **more: Any) -> dict[str, Any]:
@@ -353,9 +352,6 @@ def row(label: str, seed: int, score: float, position: int, table: str = "method
         "task_order": f"order{seed}",
         "curve_update": [1, 2, 3],
         "curve_success": [0.1 * seed, 0.2, score / 100],
-        "seconds": 2.0 + position,
-        "seconds/rollout": 1.5 + position,
-        "cpu_seconds": 30.0,
     } | more
 
 
@@ -365,7 +361,7 @@ def example() -> pd.DataFrame:
     rows += [row("RLSD", seed, 62.04 if seed else 61.92, 2) for seed in range(3)]
     empty = {"category_names": ["coats"], "category_success": [1.0]}
     vanilla = [row("Vanilla", seed, 1.0, 3, **empty) for seed in range(3)]
-    untrained = ("updates", "trajectories", "task_order", "curve_update", "curve_success", "seconds", "seconds/rollout")
+    untrained = ("updates", "trajectories", "task_order", "curve_update", "curve_success")
     rows += [{name: None if name in untrained else value for name, value in one.items()} for one in vanilla]
     broken = {name: row("OPSD", 0, 0.0, 4)[name] for name in (*list(row("OPSD", 0, 0.0, 4))[:9],)}
     rows.append(broken | {"status": "broken", "error": "ValueError: no"})
@@ -389,15 +385,12 @@ def test_table_marks_best_and_second_and_leaves_empty_categories_empty() -> None
     assert table["OPSD"] == ["", "", "", "", "", "0"]
 
 
-def test_differences_and_costs_are_against_the_reference() -> None:
+def test_differences_are_against_the_reference() -> None:
     rows = example()
     reference = reference_entry(rows, "grpo")
     table = table_cells(differences_table(rows, "methods", reference))
     assert table["minus GRPO"] == ["Score", "Acc"] and "GRPO" not in table
     assert table["SDAR"] == ["+11.0 ± 2.5", "+5.5 ± 1.2"] and table["OPSD"] == ["", ""]
-    costs = table_cells(cost_table(rows, "methods", reference))
-    assert costs["WebShop SDAR"] == ["2.50", "", "", "", "", "", "3.00", "1.50 ± 0.00", "30.00"]
-    assert costs["WebShop GRPO"][7] == "1.00 ± 0.00" and "WebShop Vanilla" not in costs
     assert reference_entry(rows, "gigpo") is None
 
 
@@ -429,7 +422,7 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
     )
     path = render("example", read_rows(tmp_path / "rows.parquet"), tmp_path)
     text = path.read_text()
-    for part in ("## Methods", "minus GRPO", "## Sensitivity to max_sources", "## Cost", "OPSD seed 0: ValueError: no"):
+    for part in ("## Methods", "minus GRPO", "## Sensitivity to max_sources", "OPSD seed 0: ValueError: no"):
         assert part in text
     assert "## Ablations" not in text and "nan" not in text.lower()
     for name in re.findall(r"\((figures/\w+)\.png\)", text):

@@ -20,7 +20,7 @@ from alignopsd_trl.turns import Thought, Trajectory, Turn, TurnBatch
 TALK = {"history": "conversation", "max_prompt_length": 400, "optim": "sgd", "learning_rate": 0.2}
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"method": "grpo"},
-    "align_opsd": {"method": "align_opsd", "rows_per_forward": 3},
+    "align_opsd": {"method": "align_opsd", "tokens_per_forward": 300},
     "iterations": {"method": "align_opsd", "num_iterations": 3, "max_steps": 3, "learning_rate": 1.0},
     "cispo": {"method": "align_opsd", "loss_type": "cispo", "num_iterations": 2, "max_steps": 2},
     "reference": {"method": "align_opsd", "beta": 0.1, "num_iterations": 2, "max_steps": 4, "entropy_coef": 0.01},

@@ -15,6 +15,7 @@ from fakes.trainers import make_trainer
 from second_device import DEVICE, MixedDevices, is_there, move_trainer, moved, second_device
 
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.methods import get_method, method_names
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))
@@ -62,7 +63,7 @@ def test_conversations_with_merged_rows(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_fidelity_while_training(tmp_path: Path) -> None:
-    measured = {"method": "align_opsd", "fidelity_every": 1, "fidelity_walks": 2}
+    measured = {"method": "align_opsd", "parts": {"callbacks": [FidelityCallback(1, rollouts=2)]}}
     found, expected = (_log(tmp_path / str(there), there, **measured) for there in (True, False))
     assert any(name.startswith("fidelity/") for name in found[0])
     _check(found, expected)

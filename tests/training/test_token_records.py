@@ -48,12 +48,6 @@ def test_a_method_without_a_teacher_records_texts_alone(tmp_path: Path) -> None:
         assert "".join(row.token_texts).startswith(row.response) and len(row.token_texts) == row.response_tokens
 
 
-def test_switched_off_nothing_of_a_token_is_kept(tmp_path: Path) -> None:
-    frame = frame_of(tmp_path, method="align_opsd", record_tokens=False)
-    assert frame.token_texts.isna().all() and "credit_rectified_gap" in frame
-    assert not [name for name in frame if name.startswith("credit_token_")]
-
-
 def test_unscored_and_masked_turns_have_no_gaps() -> None:
     class Batch:
         scored_mask = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 1, 1]]).bool()

@@ -35,7 +35,7 @@ from alignopsd_trl.training.rollouts import ToPlay
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
 def test_loss_and_gradient_are_the_hand_computed_token_mean(tmp_path: Path, method: str) -> None:
-    trainer = make_trainer(tmp_path, method=method, learning_rate=0.0, rows_per_forward=3)
+    trainer = make_trainer(tmp_path, method=method, learning_rate=0.0, tokens_per_forward=300)
     trainer.train()
     expected, gradient = hand_loss(build_model(trainer.processing_class), trainer.seen_rows)
     assert losses(trainer)[0] == pytest.approx(expected, abs=1e-6)
@@ -58,9 +58,9 @@ def test_two_optimizer_steps_per_rollout_average_to_the_hand_value(tmp_path: Pat
 @pytest.mark.full
 def test_size_of_sub_chunks_changes_nothing(tmp_path: Path, checkpointing: bool) -> None:
     runs = []
-    for size in (1, 3, 1000):
+    for size in (1, 300, 100_000):
         trainer = make_trainer(
-            tmp_path / str(size), method="align_opsd", rows_per_forward=size, max_steps=2, max_grad_norm=1.0,
+            tmp_path / str(size), method="align_opsd", tokens_per_forward=size, max_steps=2, max_grad_norm=1.0,
             gradient_checkpointing=checkpointing, beta=0.05, entropy_coef=0.01, optim="sgd", auxiliary_loss="alignment",
         )  # fmt: skip
         trainer.train()

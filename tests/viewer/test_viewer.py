@@ -228,7 +228,7 @@ def test_paired_results_by_hand() -> None:
 
 
 def test_a_reader_who_leaves_prints_nothing(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    server = make_server(view_run(run), [0, 1])
+    server = make_server(view_run(run))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for data in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: localhost:1\r\n\r\n"):
         with socket.create_connection(server.server_address[:2]) as connection:
@@ -242,14 +242,14 @@ def test_a_reader_who_leaves_prints_nothing(run: Path, capfd: pytest.CaptureFixt
 
 def test_served_step_by_step_on_loopback_alone(run: Path) -> None:
     page = view_run(run)
-    server = make_server(page, [0, 1])
+    server = make_server(page)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     try:
         assert b"octet-stream" not in urllib.request.urlopen(f"{address}/").read()
-        step = json.loads(gzip.decompress(urllib.request.urlopen(f"{address}/step/1").read()))
+        step = json.loads(gzip.decompress(urllib.request.urlopen(f"{address}/step-1").read()))
         assert step == step_content(read_run(run), 1)
-        for path, host, code in (("/step/5", None, 404), ("/../secret", None, 404), ("/", "evil.example:80", 403)):
+        for path, host, code in (("/step-5", None, 404), ("/../secret", None, 404), ("/", "evil.example:80", 403)):
             request = urllib.request.Request(f"{address}{path}", headers={"Host": host} if host else {})
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(request)

@@ -57,7 +57,6 @@ def test_max_turns_truncates(options: dict[str, Any]) -> None:
     env = gymnasium.make("WebShop-v0", max_turns=2, **options)
     env.reset(seed=0)
     assert [env.step("nothing")[2:4] for _ in range(2)] == [(False, False), (False, True)]
-    assert gymnasium.make("WebShop-v0", max_steps=2, **options).unwrapped.max_turns == 2, "the older name"  # ty: ignore[missing-attribute]
     with pytest.raises(ValueError, match="max_turns=0 must be at least 1"):
         gymnasium.make("WebShop-v0", max_turns=0, **options)
 

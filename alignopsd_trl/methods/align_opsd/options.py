@@ -57,7 +57,6 @@ class AlignOPSDOptions:
     boundary_max: Size = option(0.10, "Upper clip of the boundary threshold.")
     min_span: PositiveCount = option(2, "Fewest turns of a span.")
     max_span: PositiveCount = option(8, "Most turns of a span; at least 2 * min_span - 1.")
-    random_span_seed: int = option(0, "Seed of the cuts of allocation='random'.")
     credit_temperature: Positive = option(0.5, "T: how sharply evidence tilts the credit.")
     credit_spread: Positive | None = option(
         None,

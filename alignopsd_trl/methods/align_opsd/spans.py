@@ -71,7 +71,7 @@ def whole_rollouts(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
 def random_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions) -> CutSpans:
     """Cuts every rollout at random. The arguments are those of `decision_spans`."""
     shifts = _shifts(batch, matches, options, _columns(batch, teacher, options))
-    return _cut(batch, matches, *shifts, options, random_segment, count(options.random_span_seed))
+    return _cut(batch, matches, *shifts, options, random_segment, count())
 
 
 @torch.no_grad()
@@ -191,7 +191,9 @@ def profiles(
     return torch.where(eligible, profile, 0.0), valid
 
 
-def divergence(left: torch.Tensor, right: torch.Tensor, distance: str = "jsd", columns: int | None = None):
+def divergence(
+    left: torch.Tensor, right: torch.Tensor, distance: str = "jsd", columns: int | None = None
+) -> torch.Tensor:
     """Distance between profiles along the last axis, in [0, 1], float64.
 
     Args:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
-from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
-from alignopsd_trl.own_task.check.round_seconds import round_seconds
-from alignopsd_trl.own_task.demonstrations import skills_of, texts_of
-from alignopsd_trl.own_task.options import FRESH, TIME_LIMIT
-from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
+from alignopsd_trl.own_task.demonstrations import bank_of, skills_of, texts_of
+from alignopsd_trl.own_task.options import TIME_LIMIT
+from alignopsd_trl.own_task.players import AtRandom, PlayerError, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.warm_start.agreement import VIEWS
@@ -29,7 +27,7 @@ from alignopsd_trl.own_task.warm_start.tokenizer import WordCount
 from alignopsd_trl.rollout.opening import SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.prompts import Renderer, text_of
-from alignopsd_trl.skills import SkillBank, load_skills
+from alignopsd_trl.skills import SkillBank
 
 OPENED = 128  # tasks whose skills are looked up in a bank
 
@@ -45,7 +43,6 @@ class Report:
     answer: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
     max_prompt_length: int = 0
-    round: str = ""
 
     @property
     def ruined(self) -> bool:
@@ -60,12 +57,8 @@ class Report:
             shown = sum(self.tokens.values()) - self.tokens["answer"]
             lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
-        lines += [self.round] if self.round else []
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def check_task(
@@ -74,13 +67,11 @@ def check_task(
     episodes: int = 16,
     player: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    model: str | None = None,
     max_prompt_length: int | None = None,
     max_completion_length: int | None = None,
     skill_bank: Any = None,
     encoder: str = "lexical",
     time_limit: float = TIME_LIMIT,
-    seed: int = 0,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Report:
     """Checks a task by random play and its scripted player, if there is one, until their difference is known.
@@ -90,7 +81,6 @@ def check_task(
         episodes: smallest number of episodes of each player.
         player: ``MODULE:FUNCTION``; by default ``<task>_player:play`` if it exists.
         tokenizer: the policy's; by default that of a `tiny` policy for the task's words.
-        model: measures with this policy what a round takes; nothing by default.
         max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
         time_limit: seconds that one call of the environment may take.
         stage: called with the name of each stage when it begins.
@@ -100,7 +90,7 @@ def check_task(
     """
     task = find_task(task) if isinstance(task, str) else task
     rows, report = task.rows("train"), Report()
-    shuffled = random.Random(seed).sample(rows, len(rows))
+    shuffled = random.Random(0).sample(rows, len(rows))
     check_room(task.suite.factory, shuffled[:episodes], time_limit)
     add = report.findings.extend
     stage("rows and resets")
@@ -109,11 +99,15 @@ def check_task(
     add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
-    actors = _actors(task, player, seed, report)
+    actors = _actors(task, player, report)
 
     def part(who: str, some: Sequence[Any]) -> list[PlayedEpisode]:
         stage(who)
-        return _play(task, some, actors[who], skills, time_limit, report)
+        try:
+            return play(task.suite.factory, some, actors[who], skills=skills, time_limit=time_limit)
+        except PlayerError as error:
+            report.findings.append(Finding("player", str(error)))
+        return []
 
     played = contest.play_on(part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes)
     seen = [one for part in played.values() for one in part]
@@ -136,12 +130,6 @@ def check_task(
         add(wording.uncopied(renderer, scripted))
         add(wording.other_form(scripted))
         _show(renderer, (scripted or seen)[0], report)
-        if model not in (None, FRESH):
-            stage("seconds of a round")
-            turns = statistics.mean(len(one.turns) for one in scripted or seen)
-            answer, skill = report.tokens["answer"], report.tokens["skill"]
-            prompt = sum(report.tokens.values()) - answer - skill
-            report.round = round_seconds(model, prompt, answer, turns, task.preset)
     report.findings = list(dict.fromkeys(report.findings))
     return report
 
@@ -180,42 +168,26 @@ def _skills(
     task: Task, tokenizer: Any, limit: int, skill_bank: Any, encoder: str, report: Report
 ) -> tuple[SkillSource, Any]:
     """Returns the skill source and the bank; `no_skills` and `None` if there is no bank or it can't be read."""
-    name = skill_bank or task.preset.get("skill_bank") or task.suite.skill_bank
-    if not name:
-        report.findings.append(
-            Finding(
-                "skill", "the task names no skill bank; methods with a teacher need one (grpo needs none)", ruins=False
-            )
-        )
-        return no_skills, None
     try:
-        bank = load_skills(name, load_encoder(encoder), task.rows("train")[0].keys())
-        return skills_of(task, tokenizer or WordCount(), limit, name, encoder), bank
+        bank = bank_of(task, skill_bank, encoder)
     except ValueError as error:
         report.findings.append(Finding("skill", str(error).replace("\n", "; ")))
         return no_skills, None
+    if bank is None:
+        text = "the task names no skill bank; methods with a teacher need one (grpo needs none)"
+        report.findings.append(Finding("skill", text, ruins=False))
+    return skills_of(task, bank, tokenizer or WordCount(), limit), bank
 
 
-def _actors(task: Task, player: str | None, seed: int, report: Report) -> dict[str, Actor]:
-    actors: dict[str, Actor] = {RANDOM: AtRandom(random.Random(seed))}
+def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
+    actors: dict[str, Actor] = {RANDOM: AtRandom(random.Random(0))}
     if player is None and find_module(f"{task.name}_player") is None:
         return actors
     try:
-        actors[PLAYER] = Scripted(scripted(task.name, player), random.Random(seed))
+        actors[PLAYER] = scripted(task.name, player)
     except PlayerError as error:
         report.findings.append(Finding("player", str(error)))
     return actors
-
-
-def _play(
-    task: Task, rows: Sequence[Any], actor: Actor, skills: SkillSource, time_limit: float, report: Report
-) -> list[PlayedEpisode]:
-    """Plays episodes, every second one with the skill; returns an empty list if the player fails."""
-    try:
-        return play(task.suite.factory, rows, actor, skills=skills, time_limit=time_limit)
-    except PlayerError as error:
-        report.findings.append(Finding("player", str(error)))
-    return []
 
 
 def _tell(played: contest.Played, report: Report) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset, disable_progress_bars
+from peft import LoraConfig
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
@@ -29,7 +30,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
-from alignopsd_trl.common.progress import busy, duration
+from alignopsd_trl.common.progress import duration
 from alignopsd_trl.common.statistics import spread
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.own_task.warm_start.agreement import WITH_SKILL, Agreement, Turn, turns_of
@@ -55,8 +56,6 @@ SAID_EVERY = 10.0
 LOOKS, COOLED = 2, 0.75
 """Last comparisons whose mean says that the skill is read, since one with so few turns is not sure; the spent share of
 the budget, and so the low learning rate, from which training then goes on."""
-PLAYABLE, PLAY_REST = 0.9, 2.0
-"""Played is from this agreement of actions on, or when it no longer rises; so many times the play's own time apart."""
 USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
 """Columns of the demonstrations that training reads."""
 
@@ -74,7 +73,6 @@ class Budget(TrainerCallback):
             updates is given.
         best_at: the update of these weights.
         history: the comparisons with the held-out turns, oldest first.
-        improving: whether the last one was better than those before.
     """
 
     def __init__(self, minutes: float | None, updates: float = -1, until_read: float | None = None):
@@ -82,7 +80,7 @@ class Budget(TrainerCallback):
         self.begun = self.said = self.evaluated = time.monotonic()
         self.cpu, self.pause, self.lowest = time.process_time(), 0.0, math.inf
         self.best, self.best_at = dict[str, Tensor](), 0
-        self.history, self.looked, self.improving = list[Agreement](), False, True
+        self.history = list[Agreement]()
 
     def spent(self, step: int) -> float:
         """Returns the spent share of the budget, after so many updates."""
@@ -91,8 +89,7 @@ class Budget(TrainerCallback):
         return (time.monotonic() - self.begun) / (60 * self.minutes)
 
     def on_train_begin(self, *given: Any, **_: Any) -> None:
-        self.begun, self.computed = time.monotonic(), time.thread_time()  # of the thread that the others wait for
-        self.said = self.evaluated = self.begun
+        self.begun = self.said = self.evaluated = time.monotonic()
         self.pause = min(EVERY, 60 * (self.minutes or math.inf) / EVALUATIONS)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -111,12 +108,11 @@ class Budget(TrainerCallback):
         self.evaluated = time.monotonic()
         clock = f"{duration(self.evaluated - self.begun)} gone ({time.process_time() - self.cpu:.0f} CPU s)"
         self._say(state, f"{agreement.told()}; {clock}, {self._left(state)}")
-        self._look(state, agreement)
+        self.history.append(agreement)
         if self.minutes is not None and agreement.loss < self.lowest:
-            self.keep(state, given["model"], agreement.loss)
-        if self.until_read < math.inf and WITH_SKILL not in agreement.views:
-            self.until_read = math.inf
-            self._say(state, "until_read ends nothing: no held-out turn has the skill; see demonstrate --skilled_share")
+            self.lowest, self.best_at = agreement.loss, state.global_step
+            trained = ((name, one) for name, one in given["model"].named_parameters() if one.requires_grad)
+            self.best = {name: one.detach().to("cpu", copy=True) for name, one in trained}
         read = [one.views.get(WITH_SKILL, 0.0) for one in self.history[-LOOKS:]]
         if len(read) == LOOKS and fmean(read) >= self.until_read:
             self.cool(state)
@@ -126,28 +122,6 @@ class Budget(TrainerCallback):
         self.until_read, share = math.inf, min(1.0, self.spent(state.global_step) / COOLED)
         self.updates, self.minutes = share * self.updates, self.minutes and share * self.minutes
         self._say(state, f"the skill is read: training cools down, {self._left(state)}")
-
-    def keep(self, state: TrainerState, model: PreTrainedModel, loss: float) -> None:
-        """Keeps the model's present weights as the best."""
-        self.lowest, self.best_at = loss, state.global_step
-        trained = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
-        self.best = {name: one.detach().to("cpu", copy=True) for name, one in trained}
-
-    def _look(self, state: TrainerState, agreement: Agreement) -> None:
-        """Names causes: once, where agreement is low at the end or no longer rises; at the end, where actions don't
-        follow from thoughts."""
-        self.improving = len(self.history) < 2 or agreement.improves_on(self.history[-2])
-        self.history.append(agreement)
-        ended = self.spent(state.global_step) >= 1
-        if agreement.low and not self.looked and (not self.improving or ended):
-            self.looked = True
-            self._say(state, f"look: {agreement.causes(state.epoch or 0.0, self.improving)}")
-        if ended and agreement.unfollowed:
-            self._say(state, f"look: {agreement.unfollowed}")
-        wall, cpu = time.monotonic() - self.begun, time.thread_time() - self.computed
-        if ended and self.minutes is not None and (said := busy(wall, cpu)) and not torch.cuda.is_available():
-            made = state.global_step
-            self._say(state, f"look: {said}, so {made} updates where about {made * wall / cpu:.0f} fit")
 
     def _say(self, state: TrainerState, text: str) -> None:
         self.said = time.monotonic()
@@ -195,7 +169,6 @@ class WarmStartTrainer(SFTTrainer):
         budget: the budget.
         fresh: whether the model starts from random weights, and so learns prompts at first.
         learnt, held: the training and the held-out rows.
-        enough: plays, and returns whether the model wins often enough to end training.
 
     Attributes:
         interrupted: the error of Ctrl-C or SIGTERM that ended training; else `None`.
@@ -210,10 +183,9 @@ class WarmStartTrainer(SFTTrainer):
         fresh: bool,
         learnt: Sequence[Mapping[str, Any]],
         held: Sequence[Mapping[str, Any]],
-        enough: Callable[[PreTrainedModel], bool] | None = None,
         **more: Any,
     ):
-        self.budget, self.fresh, self.enough, self.next_play = budget, fresh, enough, 0.0
+        self.budget, self.fresh = budget, fresh
         self.kinds = [(bool(row.get("skilled")), not row.get("turn")) for row in learnt]
         self.held_skilled = [bool(row.get("skilled")) for row in held]
         data = _dataset(learnt), _dataset(held)
@@ -245,7 +217,7 @@ class WarmStartTrainer(SFTTrainer):
         return loss * (inputs["labels"] != IGNORED).sum() / num_items_in_batch
 
     def evaluate(self, *given: Any, **more: Any) -> dict[str, Any]:
-        """Compares the model with the held-out turns, in the place of TRL's evaluation, and plays if it is time to."""
+        """Compares the model with the held-out turns, in the place of TRL's evaluation."""
         begun, model = time.monotonic(), self.accelerator.unwrap_model(self.model).eval()
         turns, skilled = list[Turn](), iter(self.held_skilled)
         for inputs in self.get_eval_dataloader():
@@ -256,21 +228,7 @@ class WarmStartTrainer(SFTTrainer):
             turns += turns_of(ids, chosen, losses, logits.argmax(-1) == wanted, list(islice(skilled, len(ids))))
         metrics = {"agreement": Agreement(turns, self.processing_class), "seconds": time.monotonic() - begun}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        ready = metrics["agreement"].actions >= PLAYABLE or not self.budget.improving
-        if self.enough is not None and ready and time.monotonic() >= self.next_play:
-            self._play(model, self.enough)
         return metrics
-
-    def _play(self, model: PreTrainedModel, enough: Callable[[PreTrainedModel], bool]) -> None:
-        """Ends training with the present weights if enough is won."""
-        begun = time.monotonic()
-        with self.accelerator.autocast():
-            done = enough(model)
-        self.budget.evaluated = time.monotonic()
-        self.next_play = self.budget.evaluated + PLAY_REST * (self.budget.evaluated - begun)
-        if done:
-            self.budget.keep(self.state, model, -math.inf)
-            self.control.should_training_stop = True
 
     def train_and_keep_the_best(self) -> int:
         """Trains until the budget is spent or an interrupt. The model then has the weights of the lowest held-out
@@ -299,12 +257,10 @@ def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts:
     """
     ids, mask, wanted = inputs["input_ids"], inputs["attention_mask"], inputs["labels"] != IGNORED
     hidden = hidden_states(model, inputs)
-    response = _loss(model, hidden, ids, wanted)
-    return response + PROMPT_WEIGHT * _loss(model, hidden, ids, mask.bool() & ~wanted) if reads_prompts else response
-
-
-def _loss(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -> Tensor:
-    return functional.cross_entropy(*predictions(model, hidden, ids, chosen))
+    response = functional.cross_entropy(*predictions(model, hidden, ids, wanted))
+    if not reads_prompts:
+        return response
+    return response + PROMPT_WEIGHT * functional.cross_entropy(*predictions(model, hidden, ids, mask.bool() & ~wanted))
 
 
 def hidden_states(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -342,14 +298,12 @@ def train(
     rows: Sequence[Mapping[str, Any]],
     folder: Path,
     config: WarmStartConfig,
-    enough: Callable[[PreTrainedModel], bool] | None = None,
 ) -> tuple[WarmStartTrainer, int]:
     """Trains a model on rows of TRL's conversational prompt-completion form, or of ``input_ids`` and
     ``completion_mask``.
 
     Args:
         folder: output folder of the trainer.
-        enough: as in `WarmStartTrainer`.
 
     Returns:
         The trainer, which holds the trained model, and the update of its weights.
@@ -360,26 +314,20 @@ def train(
     responses = sum(one["role"] == "assistant" for row in rows for one in row.get("completion", ())) or len(rows)
     learnt, held = held_out(rows, max(1, HELD_TURNS[config.fresh] * len(rows) // responses))
     bf16 = not config.fresh and bfloat16_pays(model.config.get_text_config().hidden_size)
+    adapters = LoraConfig(r=config.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
     trainer = WarmStartTrainer(
         model,
         args=_arguments(folder, config, len(learnt), bf16),
         processing_class=tokenizer,
-        peft_config=_adapters(config) if config.use_peft else None,
+        peft_config=adapters if config.use_peft else None,
         budget=Budget(None if counted else config.time, config.max_steps, config.until_read),
         fresh=config.fresh,
         learnt=learnt,
         held=held,
-        enough=enough,
     )
     longest = f"{config.max_steps} updates" if counted else f"{config.time:g} min"
     print(f"{config.model} learns from {len(learnt)} rows, {longest}{', in bfloat16' * bf16}", flush=True)
     return trainer, trainer.train_and_keep_the_best()
-
-
-def _adapters(config: WarmStartConfig) -> Any:
-    from peft import LoraConfig
-
-    return LoraConfig(r=config.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.own_task.demonstrations import skills_of
+from alignopsd_trl.own_task.demonstrations import bank_of, skills_of
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.warm_start.dialogues import converses, encoded, play_options
@@ -34,11 +33,7 @@ from alignopsd_trl.runs.owned import begin, note, refuse
 from alignopsd_trl.runs.sizes import write_sizes
 
 PLAIN, SKILLED = "without the skill", "with it"
-TRIED, LOOKED_AT = 32, 16
-"""Training tasks that are played for ``until_success``, and by a recipe's first policy."""
-ENOUGH_TURNS = 5000
-MANY_INVALID, MUCH_WORSE = 0.05, 0.75
-"""A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
+LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
 PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
@@ -59,36 +54,27 @@ def warm_start(
     rows: Sequence[Mapping[str, Any]],
     output: str | Path,
     config: WarmStartConfig,
-    extra_texts: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
-    play: Callable[[PreTrainedModel, PreTrainedTokenizerBase], EvaluationResult] | None = None,
 ) -> WarmStarted:
     """Trains a model on demonstrations and saves it with its tokenizer, both or neither.
 
     Args:
         rows: demonstrations in TRL's conversational prompt-completion form.
         output: folder of the policy.
-        extra_texts: texts, beside the demonstrations, that a fresh tokenizer must cover.
         settings: the recipe's settings, whose sizes are saved beside the weights; its ``history`` counts.
-        play: plays tasks without the skill; needed for ``until_success``.
 
     Raises:
-        ValueError: for ``until_success`` without ``play``, or if no environment says who won.
         KeyboardInterrupt, Terminated: after an interrupt; the best policy so far is saved, if there is one, and the
             error's ``left`` says so.
     """
     from alignopsd_trl.own_task.warm_start.supervised import train
 
-    share = config.until_success
-    if share and play is None:
-        raise ValueError(f"until_success={share} needs play, a function that plays the task")
     refuse([one for pattern in MODEL_FILES for one in Path(output).glob(pattern)], "warm_start")
-    model, tokenizer = _start(rows, config, extra_texts)
+    model, tokenizer = _start(rows, config)
     if converses(settings := settings or {}):
         rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
     with replacing(output) as started:
-        enough = partial(_enough, share, play, tokenizer) if share else None
-        trainer, updates = train(model, tokenizer, rows, started, config, enough)
+        trainer, updates = train(model, tokenizer, rows, started, config)
         trained = trainer.accelerator.unwrap_model(trainer.model)
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(started)
@@ -105,26 +91,15 @@ def warm_start(
     return WarmStarted(trained.eval(), tokenizer, updates, max(shares))
 
 
-def _enough(share: float, play: Any, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> bool:
-    """Plays, says what was won, and returns whether it is this share."""
-    played: EvaluationResult = play(model, tokenizer)
-    if math.isnan(won := played.success.mean / 100):
-        raise ValueError(f"until_success={share}: the task does not say who won; use minutes or max_steps")
-    print(
-        f"played {PLAIN}: {won:.0%} of {played.episodes} won, {played.invalid_actions:.1%} invalid actions", flush=True
-    )
-    return won >= share
-
-
 def _start(
-    rows: Sequence[Mapping[str, Any]], config: WarmStartConfig, extra_texts: Sequence[str]
+    rows: Sequence[Mapping[str, Any]], config: WarmStartConfig
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model to train, and its tokenizer."""
     if config.fresh:
         if any(row.get("tools") for row in rows):
             raise ValueError("--model tiny has no chat template for tools, which the demonstrations call; name a model")
         texts = [str(one.get("content") or "") for row in rows for one in (*row["prompt"], *row["completion"])]
-        tokenizer = tiny_tokenizer([*texts, *extra_texts])
+        tokenizer = tiny_tokenizer(texts)
         return tiny_model(tokenizer, config.layers, config.seed), tokenizer
     return load_policy(config.model, "auto" if torch.cuda.is_available() else "float32")
 
@@ -142,47 +117,37 @@ def report(
     made: WarmStarted,
     panel: TaskPanel,
     rows: Sequence[Mapping[str, Any]],
-    config: WarmStartConfig,
     *,
-    temperature: float | None = None,
     skill_bank: Any = None,
     encoder: str = "lexical",
     anyway: bool = False,
 ) -> str:
-    """Plays tasks without the skill and, if there is one, with it, by default at the recipe's ``eval_temperature``.
-    Returns the results, with warnings by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
+    """Plays tasks without the skill and, if there is one, with it, at the recipe's ``eval_temperature``. Returns the
+    results, with a warning by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
     if made.agrees < PLAYS and not anyway:
         return (
             f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
             f"best are the player's after {made.updates} updates; go on with alignopsd warm_start {task.name} --model "
             "and this policy's folder, or play with --tasks"
         )
-    temperature = task.preset.get("eval_temperature", 0.4) if temperature is None else temperature
-    skills = skills_of(task, made.tokenizer, task.limit("max_prompt_length"), skill_bank, encoder)
+    bank = bank_of(task, skill_bank, encoder)
+    skills = skills_of(task, bank, made.tokenizer, task.limit("max_prompt_length"))
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
-    results = _played(task, made.model, made.tokenizer, panel, views, temperature)
-    early = config.until_success  # a policy that is to stop early may be poor
-    poor = "" if early else advice(results, rows, made.updates * config.batch_size / len(rows))
+    results = _played(task, made.model, made.tokenizer, panel, views)
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
-    return "\n".join(filter(None, [*tables, poor, unread(results, rows)]))
+    return "\n".join(filter(None, [*tables, unread(results, rows)]))
 
 
-def sample(task: Task, count: int = LOOKED_AT) -> TaskPanel:
+def sample(task: Task) -> TaskPanel:
     """Returns training tasks, drawn by chance: rows in a fixed distance may be of one category."""
     rows = task.rows("train")
-    return TaskPanel.of(task.name, "train", random.Random(0).sample(rows, min(count, len(rows))))
-
-
-def play_some(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EvaluationResult:
-    """Plays `TRIED` training tasks without the skill, at the recipe's temperature."""
-    temperature = task.preset.get("temperature", 1.0)
-    return _played(task, model, tokenizer, sample(task, TRIED), {PLAIN: None}, temperature)[PLAIN]
+    return TaskPanel.of(task.name, "train", random.Random(0).sample(rows, min(LOOKED_AT, len(rows))))
 
 
 def _played(
-    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None], temperature: float
+    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None]
 ) -> dict[str, EvaluationResult]:
-    options: dict[str, Any] = play_options(task.preset) | {"temperature": temperature}
+    options: dict[str, Any] = play_options(task.preset) | {"temperature": task.preset.get("eval_temperature", 0.4)}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
     results, width = {}, model.config.get_text_config().hidden_size
     rounded = model.dtype == torch.float32 and bfloat16_pays(width)
@@ -191,21 +156,6 @@ def _played(
             played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
         results[name] = played[0]
     return results
-
-
-def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], epochs: float = 1.0) -> str:
-    """Returns a warning with a remedy for a policy far below its demonstrations, of which it has seen each ``epochs``
-    times; an empty text for a good one."""
-    faults = []
-    for view, result in results.items():
-        shown = _demonstrated(rows, view)
-        if result.invalid_actions > MANY_INVALID:
-            faults.append(f"{view} {result.invalid_actions:.0%} of its actions are invalid")
-        if result.success.mean / 100 < MUCH_WORSE * shown:  # false for NaN, an unknown rate
-            faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
-    few = f"it learnt from {len(rows)} turns, demonstrate more, with --episodes; " if len(rows) < ENOUGH_TURNS else ""
-    few = few if epochs >= 1 else f"it has seen {epochs:.0%} of {len(rows)} turns: go on with --model and its folder; "
-    return f"look: {', '.join(faults)}; {few}raise --minutes, or show shorter prompts" if faults else ""
 
 
 def unread(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:

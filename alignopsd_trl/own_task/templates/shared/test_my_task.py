@@ -1,4 +1,4 @@
-from alignopsd_trl.own_task import check_task
+from alignopsd_trl.own_task.check.task_check import check_task
 
 
 def test_nothing_ruins_a_run():

@@ -1,4 +1,4 @@
-"""``alignopsd skills``: planted skills are found with a policy that obeys what it reads; banks written from records."""
+"""``alignopsd measure --each_skill``: planted skills are found with a policy that obeys what it reads."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(policy: Path, *more: str) -> list[str]:
-    here = [
+    return [
+        "--each_skill",
         "--model",
         str(policy),
         "--environment",
@@ -118,8 +119,11 @@ def measured(policy: Path, *more: str) -> list[str]:
         "12",
         "--encoder",
         "lexical",
+        "--episodes",
+        "24",
+        "--quiet",
+        *more,
     ]
-    return [*here, "--episodes", "24", *more]
 
 
 def test_the_command_leaves_a_page_json_and_a_table(
@@ -127,7 +131,7 @@ def test_the_command_leaves_a_page_json_and_a_table(
 ) -> None:
     bank, out = tmp_path / "bank.json", tmp_path / "out"
     bank.write_text(json.dumps(maze_bank([skill(1, GOOD)], [skill(2, USELESS)])))
-    cli.main(["skills", "check", str(bank), *measured(policy), "--output", str(out)])
+    cli.main(["measure", *measured(policy, "--skill_bank", str(bank), "--output", str(out))])
     told, found = capsys.readouterr().out, json.loads((out / "skills.json").read_text())
     assert "| maze-t01 | go: hint right |" in told and "No task retrieves maze-t02" in told
     assert found["never_retrieved"] == ["maze-t02"] and found["plain_episodes"] == 24
@@ -136,7 +140,7 @@ def test_the_command_leaves_a_page_json_and_a_table(
 
 def ends(argv: list[str], capsys: pytest.CaptureFixture) -> str:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["skills", *argv])
+        cli.main(["measure", *argv])
     assert stopped.value.code == 2
     return capsys.readouterr().err
 
@@ -144,7 +148,7 @@ def ends(argv: list[str], capsys: pytest.CaptureFixture) -> str:
 def test_what_can_not_be_checked_is_refused(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     empty = tmp_path / "empty.json"
     empty.write_text(json.dumps(maze_bank([])))
-    assert "no_bank' is unknown" in ends(["check", "no_bank", *measured(policy)], capsys)
-    assert "field 'skills' is []" in ends(["check", str(empty), *measured(policy)], capsys)
-    assert "must be 3 or more" in ends(["check", str(empty), *measured(policy, "--tasks", "1")], capsys)
-    assert "no folder" in ends(["check", "webshop", "--model", "/no/such", "--environment", "x"], capsys)
+    for bank, said in (("no_bank", "no_bank' is unknown"), (str(empty), "field 'skills' is []")):
+        assert said in ends(measured(policy, "--skill_bank", bank), capsys)
+    assert "must be 3 or more" in ends(measured(policy, "--tasks", "1"), capsys)
+    assert "no folder" in ends(["--each_skill", "--model", "/no/such", "--environment", "x"], capsys)

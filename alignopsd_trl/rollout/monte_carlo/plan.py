@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from alignopsd_trl.measure.metrics import group_means
-from alignopsd_trl.measure.tree import HALVES, Tree, back_up, doubts, turn_advantages
+from alignopsd_trl.common.statistics import group_means
+from alignopsd_trl.rollout.monte_carlo.tree import HALVES, Tree, back_up, doubts, turn_advantages
 from alignopsd_trl.turns import Trajectory
 
 FIRST_SHARE = 1 / 3  # share of the rollouts that are even over states

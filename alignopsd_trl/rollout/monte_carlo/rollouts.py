@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from alignopsd_trl.common.progress import Bar
-from alignopsd_trl.measure.plan import Wanted, rounds, worth_measuring
-from alignopsd_trl.measure.tree import Tree, outcome
+from alignopsd_trl.rollout.monte_carlo.plan import Wanted, rounds, worth_measuring
+from alignopsd_trl.rollout.monte_carlo.tree import Tree, outcome
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.siblings import episode_seeds
-from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory
+
+
+@dataclass(frozen=True)
+class Replays:
+    """The means to replay episodes of a round from one of their turns.
+
+    Attributes:
+        player: a player with the rollouts' policy and prompts.
+        slots: number of episodes that it plays side by side.
+        seed: of this round and process.
+    """
+
+    player: Player
+    slots: int
+    seed: int
 
 
 class ReplayError(RuntimeError):

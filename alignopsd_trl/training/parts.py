@@ -1,0 +1,163 @@
+"""The parts of a trainer, made in the order in which they need each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from alignopsd_trl.checks.rewards import RewardCheck
+from alignopsd_trl.checks.trainer import shares_prefixes
+from alignopsd_trl.common import strategies
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.rollout.opening import no_skills
+from alignopsd_trl.runs.folder import LOG_FILE
+from alignopsd_trl.runs.health import FailedShare
+from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.sampling.snapshot import Samplers
+from alignopsd_trl.sampling.trl_engine import EngineBackend
+from alignopsd_trl.sampling.trl_loop import OwnBackend
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.scoring.trl_scoring import PolicyScorer
+from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
+from alignopsd_trl.skills.turn_texts import TurnTexts
+from alignopsd_trl.training.checkpoints import Checkpoints
+from alignopsd_trl.training.console import Lines
+from alignopsd_trl.training.log import LogFile
+from alignopsd_trl.training.loss import Drift, Update
+from alignopsd_trl.training.order import WholeRounds
+from alignopsd_trl.training.panels import Panels
+from alignopsd_trl.training.phases import Phases, Seconds, Status
+from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
+from alignopsd_trl.training.rewards import Rewards
+from alignopsd_trl.training.rollouts import Rollouts
+from alignopsd_trl.training.scorer import Scorer
+from alignopsd_trl.training.trl_construction import initial_weights, loaded_whole
+from alignopsd_trl.training.trl_policy import TrainedPolicy, TrainerLog
+from alignopsd_trl.training.turn_rows import RowMaker
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trainer holds; docs/design.md says what each part does.
+
+    Attributes:
+        skill_bank, encoder: `None` where the trainer was given none.
+        teacher_weights: `None` where the policy is its own teacher or no teacher is needed.
+    """
+
+    skill_bank: Any
+    encoder: Any
+    teacher_weights: TeacherWeights | None
+    phases: Phases
+    checkpoints: Checkpoints
+    rollouts: Rollouts
+    backend: Backend
+    samplers: Samplers
+    recorder: Recorder
+    rewards: Rewards
+    texts: TurnTexts | None
+    scorer: Scorer
+    row_maker: RowMaker
+    panels: Panels
+    update: Update
+
+
+def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_check: RewardCheck) -> Parts:
+    """Makes the parts of a trainer. None of them holds it: they get its policy and its log.
+
+    Args:
+        trainer: after TRL's part of its construction, with its method, factory, texts of turns and processes.
+        skill_bank, encoder: as the trainer takes them.
+        reward_check: verifies the values of the trainer's reward functions.
+    """
+    args, tokenizer, processes = trainer.args, trainer.processing_class, trainer.processes
+    policy, log = TrainedPolicy(trainer), TrainerLog(trainer)
+    seconds, failed = Seconds(), FailedShare(args.max_failed_share)
+    status = Status(args, processes, policy, seconds)
+    phases = Phases(status.show_phase)
+    encoder = _encoder(trainer, encoder)
+    names = getattr(trainer.train_dataset, "column_names", None) or ()
+    bank = None if skill_bank is None else load_skills(skill_bank, encoder, names)
+    teacher = _teacher_weights(trainer)
+    checkpoints = Checkpoints(Path(args.output_dir), processes, policy, seconds, phases, failed)
+    rollouts = trainer.make_rollouts(
+        factory=trainer.environment_factory,
+        config=args,
+        tokenizer=tokenizer,
+        end_ids=trainer.eos_token_ids,
+        processes=processes,
+        skills=no_skills if bank is None else skill_source(bank, tokenizer, args.skill_budget),
+        failed=failed,
+        save=checkpoints.save_last,
+        beyond=status.updates_left,
+    )
+    backend = trainer.make_backend()
+    samplers = Samplers(args, backend, teacher, rollouts.slots)
+    recorder = Recorder(args, processes, tokenizer, log)
+    functions = trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights
+    rewards = Rewards(policy, *functions, reward_check, rollouts, processes, log)
+    drift = Drift(args, processes, recorder)
+    return Parts(
+        skill_bank=bank,
+        encoder=encoder,
+        teacher_weights=teacher,
+        phases=phases,
+        checkpoints=checkpoints,
+        rollouts=rollouts,
+        backend=backend,
+        samplers=samplers,
+        recorder=recorder,
+        rewards=rewards,
+        texts=_turn_texts(trainer),
+        scorer=Scorer(
+            policy,
+            PolicyScorer(trainer),
+            PolicyScorer(trainer, reference=True) if args.beta != 0.0 else None,
+            PolicyScorer(trainer, teacher=teacher) if teacher else None,
+            args,
+            tokenizer,
+            encoder,
+            processes,
+            phases,
+            shared=shares_prefixes(trainer, trainer.method),
+        ),
+        row_maker=RowMaker(args, processes, tokenizer.pad_token_id, tokenizer.eos_token_id, policy, recorder),
+        panels=Panels(policy, samplers, rollouts, rewards, processes, seconds, trainer.train_dataset),
+        update=Update(policy, trainer.accelerator, args, trainer.method, processes, drift),
+    )
+
+
+def usual_backend(trainer: Any) -> Backend:
+    """Makes the back end of a trainer's configuration: vLLM through TRL, or the package's own loop."""
+    return EngineBackend(trainer, trainer.processes) if trainer.use_vllm else OwnBackend(trainer)
+
+
+def callbacks_of(parts: Parts) -> list[TrainerCallback]:
+    """Returns the parts that TRL calls during a run, and the writers of its console and log."""
+    args, recorder, update = parts.recorder.config, parts.recorder, parts.update
+    shown = [Lines(), LogFile(Path(args.output_dir) / LOG_FILE)]
+    rounds = [WholeRounds(args.steps_per_round), SecondsOfRounds(recorder, parts.phases, args.steps_per_round)]
+    taught = [] if parts.teacher_weights is None else [parts.teacher_weights]
+    return [*rounds, *shown, parts.checkpoints, update.drift, update, *taught]
+
+
+def _encoder(trainer: Any, encoder: Any) -> Any:
+    with loaded_whole():
+        return None if encoder is None else load_encoder(encoder, device=trainer.accelerator.device)
+
+
+def _turn_texts(trainer: Any) -> TurnTexts | None:
+    if trainer.privileged is None or not trainer.method.needs_teacher:
+        return None
+    return TurnTexts(trainer.privileged, trainer.processing_class, trainer.args.skill_budget)
+
+
+def _teacher_weights(trainer: Any) -> TeacherWeights | None:
+    kind = trainer.args.teacher_model_kind
+    if kind == "live" or not (trainer.method.needs_teacher or trainer.args.privileged_siblings):
+        return None
+    strategies.refuse_other_shards(trainer.accelerator, f"teacher_model_kind={kind!r}")
+    return initial_weights(trainer)
