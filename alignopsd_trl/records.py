@@ -126,6 +126,8 @@ def record_schema(types: Mapping[str, pa.DataType]) -> pa.Schema:
 
 
 def _turn_columns(turn: Turn) -> dict[str, Any]:
+    said = turn.info.items()  # without long texts, which the column of observations holds
+    facts = {name: value for name, value in said if not (isinstance(value, str) and len(value) > LONG_TEXT)}
     return {
         "turn": turn.number,
         "prompt": turn.prompt_text,
@@ -139,13 +141,8 @@ def _turn_columns(turn: Turn) -> dict[str, Any]:
         "truncated": turn.truncated,
         "history_shortened": turn.history_shortened,
         "staleness": turn.staleness,
-        "info": json.dumps(_facts(turn.info), default=str),
+        "info": json.dumps(facts, default=str),
     }
-
-
-def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Drops long texts, which the column of observations holds."""
-    return {name: value for name, value in info.items() if not (isinstance(value, str) and len(value) > LONG_TEXT)}
 
 
 def _trajectory_columns(trajectory: Trajectory, step: int) -> dict[str, Any]:

@@ -58,7 +58,18 @@ def mechanism(
         "absolute change, mean (nats)": float(moved.mean()),
         "absolute change, 95th percentile (nats)": float(moved.quantile(0.95)),
     }
-    return Finding("mechanism", numbers, tables, _drawn(pairs, shown, threshold, spans, gaps, moved))
+    figure, axes = panels(5, width=4.0, height=3.4, columns=3)
+    _draw_matches(figure, axes[0], pairs)
+    _draw_spans(axes[1], shown, threshold)
+    draw_lengths(axes[2], spans, "(c) span lengths")
+    axes[3].plot(gaps.credit_identity_gap, gaps.credit_rectified_gap, "o", ms=2, alpha=0.3, color=PURPLE)
+    ends = [gaps.credit_identity_gap.min(), gaps.credit_identity_gap.max()]
+    axes[3].plot(ends, ends, color=GREY, linewidth=1, label="unchanged")
+    label(axes[3], "(d) gap of each scored turn", "identity (nats a token)", "rectified (nats a token)", legend=True)
+    axes[4].hist(moved[moved > 0], bins=40, color=PURPLE)
+    axes[4].set_yscale("log")
+    label(axes[4], f"(e) its absolute change, where not 0 ({(moved > 0).mean():.0%})", "nats a token", "turns")
+    return Finding("mechanism", numbers, tables, figure)
 
 
 def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: str | None, run: str) -> pd.DataFrame:
@@ -100,28 +111,6 @@ def _matches(pairs: TaskPairs) -> pd.DataFrame:
             "alpha": pairs.turns.credit_alpha.to_numpy()[target],
         }
     )
-
-
-def _drawn(
-    pairs: TaskPairs,
-    shown: pd.DataFrame,
-    threshold: float | None,
-    spans: pd.DataFrame,
-    gaps: pd.DataFrame,
-    moved: pd.Series,
-) -> Any:
-    figure, axes = panels(5, width=4.0, height=3.4, columns=3)
-    _draw_matches(figure, axes[0], pairs)
-    _draw_spans(axes[1], shown, threshold)
-    draw_lengths(axes[2], spans, "(c) span lengths")
-    axes[3].plot(gaps.credit_identity_gap, gaps.credit_rectified_gap, "o", ms=2, alpha=0.3, color=PURPLE)
-    ends = [gaps.credit_identity_gap.min(), gaps.credit_identity_gap.max()]
-    axes[3].plot(ends, ends, color=GREY, linewidth=1, label="unchanged")
-    label(axes[3], "(d) gap of each scored turn", "identity (nats a token)", "rectified (nats a token)", legend=True)
-    axes[4].hist(moved[moved > 0], bins=40, color=PURPLE)
-    axes[4].set_yscale("log")
-    label(axes[4], f"(e) its absolute change, where not 0 ({(moved > 0).mean():.0%})", "nats a token", "turns")
-    return figure
 
 
 def _draw_matches(figure: Any, axis: Any, pairs: TaskPairs) -> None:

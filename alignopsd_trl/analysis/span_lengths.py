@@ -30,7 +30,11 @@ def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) 
     numbers = {name: _numbers(lengths) for name, lengths in found.items()}
     counts: Any = table.groupby(["run", "category", "length"]).size()
     lengths = counts.rename("spans").reset_index()
-    return Finding("spans", numbers, {"lengths": lengths, "spans": table}, _drawn(found))
+    figure, axes = panels(len(found), columns=3)
+    for axis, (name, one) in zip(axes, found.items(), strict=True):
+        axis.set_xlim(0.4, table.length.max() + 0.6)
+        draw_lengths(axis, one, f"{name}: {len(one):,} spans")
+    return Finding("spans", numbers, {"lengths": lengths, "spans": table}, figure)
 
 
 def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:
@@ -54,15 +58,6 @@ def _numbers(table: pd.DataFrame) -> dict[str, Any]:
         "mean length by category": {str(k): float(v) for k, v in means.items()},
         "spans by why they begin": named,
     }
-
-
-def _drawn(found: dict[str, pd.DataFrame]) -> Any:
-    figure, axes = panels(len(found), columns=3)
-    longest = max(table.length.max() for table in found.values())
-    for axis, (name, table) in zip(axes, found.items(), strict=True):
-        axis.set_xlim(0.4, longest + 0.6)
-        draw_lengths(axis, table, f"{name}: {len(table):,} spans")
-    return figure
 
 
 def draw_lengths(axis: Any, spans: pd.DataFrame, title: str) -> None:

@@ -56,7 +56,10 @@ def report(options: AlignOPSDOptions, batch: TurnBatch, stages: Stages) -> Repor
     matched, cut = matches.sources.size(1) > 0, isinstance(spans, CutSpans)
     parts = [(stages.outcome.metrics, stages.outcome.trace)]
     if matched or cut:
-        parts.append(_of_thoughts(matches, spans.matches))
+        thoughts, shown = spans.matches.thoughts, spans.matches.compared
+        columns = {"teacher_thinking": _where(shown, [thought.thinking for thought in thoughts])}
+        columns["teacher_action"] = _where(matches.compared, [thought.action for thought in thoughts])
+        parts.append((_mean("teacher/thought_share", shown.double()), columns))
     if matched:
         parts.append(_of_matches(matches, views, batch.turn))
     if isinstance(spans, CutSpans):
@@ -93,14 +96,6 @@ def _mean(name: str, values: torch.Tensor) -> dict[str, float]:
 def _where(compared: torch.Tensor, values: list[Any]) -> list[Any]:
     """The values, and `None` for turns outside of the compared groups."""
     return [value if one else None for value, one in zip(values, compared.tolist(), strict=True)]
-
-
-def _of_thoughts(matches: Correspondence, compared: Correspondence) -> Report:
-    """Reasoning traces and actions of the privileged view; actions were generated for ``matches`` alone."""
-    return _mean("teacher/thought_share", compared.compared.double()), {
-        "teacher_thinking": _where(compared.compared, [thought.thinking for thought in compared.thoughts]),
-        "teacher_action": _where(matches.compared, [thought.action for thought in compared.thoughts]),
-    }
 
 
 def _of_matches(matches: Correspondence, views: Rectification, turn: torch.Tensor) -> Report:
