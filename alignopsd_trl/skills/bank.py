@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -84,7 +84,7 @@ class SkillBank:
         self.checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         self.encoder = encoder
         self.n_general, self.n_mistakes, self.constraint_threshold = n_general, n_mistakes, constraint_threshold
-        self._known = lru_cache(maxsize=None)(_vector)
+        self._cached, self._known = lru_cache(maxsize=65536)(self._retrieve), lru_cache(maxsize=None)(_vector)
 
     @classmethod
     def load(
@@ -130,13 +130,6 @@ class SkillBank:
         """Renders the skills retrieved for a task, as many as fit the budget."""
         return render(self.retrieve(task_text, task_key, data_source), count_tokens, budget)
 
-    def texts(self) -> Iterator[str]:
-        """Yields every sentence that a block may contain; a student's prompt may contain none."""
-        for skill in (*self.general, *(skill for kind in self.task_types for skill in kind.skills)):
-            yield skill.text
-        for mistake in self.mistakes:
-            yield from (mistake.text, mistake.instead)
-
     def retrieve(self, task_text: str, task_key: str | None = None, data_source: str | None = None) -> Retrieved:
         """Retrieves the skills of a task. Equal arguments give equal results, in every process and on every device.
 
@@ -148,6 +141,9 @@ class SkillBank:
             task_key: names the type if the environment knows it (ALFWorld's game type).
             data_source: source of a question; limits types to those that list it and those of `ANY_SOURCE`.
         """
+        return self._cached(task_text, task_key, data_source)
+
+    def _retrieve(self, task_text: str, task_key: str | None, data_source: str | None) -> Retrieved:
         types = self._types(task_text, task_key, data_source)
         skills = [skill for kind in types for skill in kind.skills]
         ranked = _ranked(skills, self._cosines(task_text, [f"{s.title}. {s.text} {s.when}" for s in skills]))

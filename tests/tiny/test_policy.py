@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from fakes.banks import sentences_of
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import alignopsd_trl
@@ -51,7 +52,7 @@ def test_every_word_of_the_shop_and_the_bank_is_one_token(suite: Suite, tokenize
             ids = tokenizer(text)["input_ids"]
             assert tokenizer.decode(ids) == text
             assert not any(token.startswith("<0x") for token in tokenizer.convert_ids_to_tokens(ids)), text
-    for text in bank.texts():
+    for text in sentences_of(bank):
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.decode(ids) == text
         assert len(ids) <= 2 * len(text.split())

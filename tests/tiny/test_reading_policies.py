@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from fakes.banks import sentences_of
 from fakes.sweeps import mostly_full
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -27,7 +28,7 @@ def test_the_recipe_beside_the_weights_and_every_word_of_the_bank(world: str, po
     expected = setting.to_dict()
     assert {name: recipe[name] for name in expected} == expected
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    for text in SkillBank.load(setting.skill_bank).texts():
+    for text in sentences_of(SkillBank.load(setting.skill_bank)):
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.decode(ids) == text and len(ids) <= 2 * len(text.split())
 

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from fakes.banks import sentences_of
 from fakes.sweeps import mostly_full
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer, variety, with_sampler
@@ -120,7 +121,7 @@ def test_privileged_view_differs_from_the_student_only_by_the_skill(tmp_path: Pa
     inner = trainer.rollouts.play_groups
     trainer.rollouts.play_groups = lambda *arguments: played.extend(inner(*arguments)) or played
     trainer.train()
-    sentences = list(SkillBank.load("webshop").texts())
+    sentences = list(sentences_of(SkillBank.load("webshop")))
     decode = trainer.processing_class.decode
     for trajectory in played:
         assert trajectory.skill_text.startswith("Guidance for this kind of task:")
