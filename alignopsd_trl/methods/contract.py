@@ -6,7 +6,7 @@ The trainer calls `checked_credit`. Without it, a method that forgets to declare
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -91,13 +91,15 @@ def _check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
 
     if not isinstance(credit, Credit):
         fail(f"assign must return a Credit, not {type(credit).__name__}")
-    _check_advantages(credit.advantages, batch, fail)
+    mask, advantages = batch.policy_mask, credit.advantages
+    _check_tensor("Credit.advantages", advantages, mask, (2,), fail)
+    if advantages.dtype != torch.float32:
+        fail(f"advantages are {advantages.dtype}; they must be torch.float32, as token_advantages() makes them")
+    if bool((advantages[~mask] != 0).any()):
+        row = int((advantages.masked_fill(mask, 0.0) != 0).any(1).nonzero()[0])
+        fail(f"advantages must be 0 outside batch.policy_mask; row {row} has others, see token_advantages()")
     for key, target in credit.targets.items():
-        place, shape = f"targets[{key!r}]", tuple(batch.policy_mask.shape)
-        _check_tensor(place, target, batch.policy_mask, fail)
-        if target.dim() not in (2, 3) or target.shape[:2] != shape:
-            fail(f"{place} has the shape {tuple(target.shape)}; it must be {shape}, with at most one dimension more")
-        _check_finite(place, target, fail)
+        _check_tensor(f"Credit.targets[{key!r}]", target, mask, (2, 3), fail)
     for key, value in credit.metrics.items():
         if not isinstance(value, Real):
             fail(f"metrics[{key!r}] must be a number, not {type(value).__name__}; use float(...)")
@@ -106,33 +108,22 @@ def _check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
             fail(f"trace[{key!r}] has {len(column)} values for {len(batch)} turns; a column has one for each turn")
 
 
-def _check_advantages(advantages: Any, batch: TurnBatch, fail: Callable[[str], None]) -> None:
-    mask = batch.policy_mask
-    _check_tensor("advantages", advantages, mask, fail)
-    if advantages.shape != mask.shape:
-        fail(
-            f"advantages have the shape {tuple(advantages.shape)}, but one value per response token is needed: "
-            f"{tuple(mask.shape)}, as batch.policy_mask; token_advantages() spreads one value per turn"
-        )
-    if advantages.dtype != torch.float32:
-        fail(f"advantages are {advantages.dtype}; they must be torch.float32, as token_advantages() makes them")
-    _check_finite("advantages", advantages, fail)
-    if bool((advantages[~mask] != 0).any()):
-        row = int((advantages.masked_fill(mask, 0.0) != 0).any(1).nonzero()[0])
-        fail(f"advantages must be 0 outside batch.policy_mask; row {row} has others, see token_advantages()")
-
-
-def _check_tensor(place: str, value: Any, mask: torch.Tensor, fail: Callable[[str], None]) -> None:
+def _check_tensor(
+    place: str, value: Any, mask: torch.Tensor, dimensions: Sequence[int], fail: Callable[[str], None]
+) -> None:
     if not isinstance(value, torch.Tensor):
         fail(f"{place} must be a tensor, not {type(value).__name__}")
     if value.requires_grad:
         fail(f"{place} must not carry a gradient: credit is a constant of the loss; use .detach()")
     if value.device != mask.device:
         fail(f"{place} must be on the batch's device {mask.device}, not on {value.device}")
-
-
-def _check_finite(place: str, values: torch.Tensor, fail: Callable[[str], None]) -> None:
-    bad = ~values.isfinite()
+    if value.dim() not in dimensions or value.shape[:2] != mask.shape:
+        fail(
+            f"{place} has the shape {tuple(value.shape)}; it must {'be' if len(dimensions) == 1 else 'begin with'} "
+            f"{tuple(mask.shape)}, as batch.policy_mask, with one value per response token; token_advantages() spreads "
+            "one value per turn"
+        )
+    bad = ~value.isfinite()
     if bool(bad.any()):
         row = int(bad.flatten(1).any(1).nonzero()[0])
-        fail(f"{place} must be finite; {int(bad.sum())} of {values.numel()} values are not, the first in row {row}")
+        fail(f"{place} must be finite; {int(bad.sum())} of {value.numel()} values are not, the first in row {row}")
