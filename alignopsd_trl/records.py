@@ -240,12 +240,9 @@ class TokenTexts:
         for broken, run in groupby(ids, key=lambda token: _BROKEN in self._decoded((token,))):
             members = tuple(run)
             for part in [members] if broken else [(token,) for token in members]:
-                texts += [self._behind(before, part), *[""] * (len(part) - 1)]
+                texts += [self._decoded(before + part)[len(self._decoded(before)) :], *[""] * (len(part) - 1)]
                 before = part[-1:]
         return texts
-
-    def _behind(self, before: tuple[int, ...], part: tuple[int, ...]) -> str:
-        return self._decoded(before + part)[len(self._decoded(before)) :]
 
     def _decoded(self, ids: tuple[int, ...]) -> str:
         if ids not in self._known:

@@ -91,7 +91,11 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
     columns, limits = _columns(batch, teacher, options), (options.boundary_min, options.boundary_max)
     value, counts = _shifts(batch, matches, options, columns)
     known = teacher.gather(value[counts])
-    missing = 0 if batch.scored is None else _total(_possible(batch) & ~matches.compared, teacher)
+    missing = 0
+    if batch.scored is not None:  # what may count has an earlier turn, siblings and a trace of the policy
+        thinks = torch.tensor([turn.thought.thinking_valid for turn in batch.turns], device=batch.task.device).bool()
+        possible = thinks & (batch.groups.position > 0) & (batch.groups.siblings > 1)
+        missing = _total(possible & ~matches.compared, teacher)
     if missing:
         low, high = threshold_bounds(known, missing, options.boundary_quantile, *limits)
         if not bool(((known > low) & (known <= high)).any()):
@@ -109,13 +113,6 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
 def _total(chosen: torch.Tensor, teacher: Teacher) -> int:
     """Counts the true ones of all processes."""
     return int(teacher.gather(chosen.sum(dtype=torch.float64)[None]).sum())
-
-
-def _possible(batch: TurnBatch) -> torch.Tensor:
-    """``(M,)`` bool: turns whose shift may count. They have an earlier turn, siblings and a trace of the policy."""
-    thinks = [turn.thought.thinking_valid for turn in batch.turns]
-    groups = batch.groups
-    return torch.tensor(thinks, device=batch.task.device).bool() & (groups.position > 0) & (groups.siblings > 1)
 
 
 def _columns(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> int | None:
