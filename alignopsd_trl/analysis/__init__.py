@@ -15,7 +15,7 @@ _FROM = {
     "Finding": "finding",
     "dynamics": "training_dynamics",
     "mechanism": "mechanistic",
-    "spans": "span_lengths",
+    "spans": "mechanistic",
     "temporal": "temporal_mismatch",
     "thinking": "thinking_audit",
 }

@@ -1,7 +1,8 @@
-"""Shows the method on one task: matches, spans on the divergence curve, span lengths, gaps before and after."""
+"""Shows the method on one task: matches, spans on the divergence curve, gaps before and after; lengths of spans."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,7 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, name_of, results_of, turns_of
-from alignopsd_trl.analysis.span_lengths import draw_lengths, span_table
+from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, distinct, name_of, results_of, turns_of
 from alignopsd_trl.analysis.thinking_audit import COLUMNS, TaskPairs, encoder_of, task_pairs
 from alignopsd_trl.encoder import Encoder
 
@@ -43,16 +43,16 @@ def mechanism(
     shown = _chosen(frame, step, task, rollout, name_of(run))
     at = (frame.step == shown.step.iloc[0]) & (frame.task == shown.task.iloc[0])
     pairs = next(iter(task_pairs(run, frame[at], encoder_of(run, encoder))))
-    spans, threshold = span_table(frame), _threshold(run, int(shown.step.iloc[0]))
+    lengths, threshold = span_table(frame), _threshold(run, int(shown.step.iloc[0]))
     gaps = frame[frame.credit_rectified_gap.notna()][["step", "task", "rollout", "turn", *_GAPS[:2]]]
     moved = (gaps.credit_rectified_gap - gaps.credit_identity_gap).abs()
     columns = ["turn", "action", *_GAPS, *SPANS]
-    tables = {"matches": _matches(pairs), "rollout": shown[columns], "gaps": gaps, "spans": spans}
+    tables = {"matches": _matches(pairs), "rollout": shown[columns], "gaps": gaps, "spans": lengths}
     numbers = {
         **{name: str(shown[name].iloc[0]) for name in ("step", "task", "rollout")},
         "pairs used in this task": len(pairs.used),
         "boundary threshold of this step": threshold,
-        "mean span length (turns)": float(spans.length.mean()),
+        "mean span length (turns)": float(lengths.length.mean()),
         "scored turns": len(gaps),
         "turns whose gap changed": float((moved > 0).mean()),
         "absolute change, mean (nats)": float(moved.mean()),
@@ -61,7 +61,7 @@ def mechanism(
     figure, axes = panels(5, width=4.0, height=3.4, columns=3)
     _draw_matches(figure, axes[0], pairs)
     _draw_spans(axes[1], shown, threshold)
-    draw_lengths(axes[2], spans, "(c) span lengths")
+    draw_lengths(axes[2], lengths, "(c) span lengths")
     axes[3].plot(gaps.credit_identity_gap, gaps.credit_rectified_gap, "o", ms=2, alpha=0.3, color=PURPLE)
     ends = [gaps.credit_identity_gap.min(), gaps.credit_identity_gap.max()]
     axes[3].plot(ends, ends, color=GREY, linewidth=1, label="unchanged")
@@ -144,3 +144,62 @@ def _draw_spans(axis: Any, shown: pd.DataFrame, threshold: float | None) -> None
     label(axis, f"(b) spans of rollout {shown.rollout.iloc[0]}", "turn", "divergence (bits)")
     handles = [one for part in (axis, other) for one in part.get_legend_handles_labels()[0]]
     axis.legend(handles=handles, fontsize=6, frameon=False, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+
+
+# Lengths of spans (the paper's appendix "Credit Assignment")
+
+REASONS = {"": "first of a rollout", "threshold": "shift", "guided": "too long, shift", "forced": "too long, length"}
+
+
+def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) -> Finding:
+    """Counts lengths of decision spans by task category, and reasons for their beginnings; one subplot per run.
+
+    Args:
+        run: one or several runs, such as one per benchmark.
+        steps (*optional*): only these rollout steps.
+
+    Raises:
+        ValueError: if a run recorded no spans.
+    """
+    runs = list(run) if isinstance(run, list | tuple) else [run]
+    found = {name: span_table(one, steps) for name, one in zip(distinct(map(name_of, runs)), runs, strict=True)}
+    table = pd.concat([lengths.assign(run=name) for name, lengths in found.items()], ignore_index=True)
+    numbers = {name: _numbers(lengths) for name, lengths in found.items()}
+    counts: Any = table.groupby(["run", "category", "length"]).size()
+    lengths = counts.rename("spans").reset_index()
+    figure, axes = panels(len(found), columns=3)
+    for axis, (name, one) in zip(axes, found.items(), strict=True):
+        axis.set_xlim(0.4, table.length.max() + 0.6)
+        draw_lengths(axis, one, f"{name}: {len(one):,} spans")
+    return Finding("spans", numbers, {"lengths": lengths, "spans": table}, figure)
+
+
+def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:
+    """Returns one row per span: its place, its ``length`` in turns and the reason for its beginning (``cut``)."""
+    frame = turns_of(run, SPANS, steps)
+    groups: Any = frame[frame.credit_span.notna()].groupby([*EPISODE, "credit_span"], sort=True)
+    table = groups.agg(
+        category=("category", "first"), first_turn=("turn", "min"), length=("turn", "size"), cut=("credit_cut", "first")
+    )
+    return table.reset_index().rename(columns={"credit_span": "span"})
+
+
+def _numbers(table: pd.DataFrame) -> dict[str, Any]:
+    named = {REASONS.get(cut, cut): int(count) for cut, count in table.cut.fillna("").value_counts().items()}
+    means: Any = table.groupby("category").length.mean()
+    return {
+        "spans": len(table),
+        "mean length (turns)": float(table.length.mean()),
+        "median length (turns)": float(table.length.median()),
+        "spans a rollout": len(table) / table.groupby(EPISODE).ngroups,
+        "mean length by category": {str(k): float(v) for k, v in means.items()},
+        "spans by why they begin": named,
+    }
+
+
+def draw_lengths(axis: Any, table: pd.DataFrame, title: str) -> None:
+    """Draws the histogram of a table of `span_table`."""
+    shares = 100 * table.length.value_counts(normalize=True).sort_index()
+    axis.bar(shares.index, shares, color=BLUE, width=0.8)
+    axis.axvline(table.length.mean(), color="black", linewidth=1.2, label=f"mean {table.length.mean():.2f}")
+    label(axis, title, "turns in a span", "share of spans (%)", legend=True)

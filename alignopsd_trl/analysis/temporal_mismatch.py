@@ -83,9 +83,8 @@ def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
 def matched_turns(left: Sequence[Operation | None], right: Sequence[Operation | None]) -> list[tuple[int, int]]:
     """Pairs turns of two rollouts with the same operation on the same entity. The result is an order-preserving
     matching with the most pairs and, among those, the least total displacement."""
-    below: list[tuple[int, int, tuple]] = [(0, 0, ())] * (
-        len(right) + 1
-    )  # of the rest: number of pairs, negative displacement, pairs
+    # Of the rest of both: number of pairs, negative displacement, pairs.
+    below: list[tuple[int, int, tuple]] = [(0, 0, ())] * (len(right) + 1)
     for row in range(len(left) - 1, -1, -1):
         here = [below[-1]] * (len(right) + 1)
         for column in range(len(right) - 1, -1, -1):

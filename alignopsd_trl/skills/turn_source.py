@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from alignopsd_trl.skills.loading import function_named
+from alignopsd_trl.skills.loading import accepts, function_named
 from alignopsd_trl.turns import Trajectory, Turn
 
 
@@ -85,14 +85,10 @@ def load_source(spec: SourceSpec) -> PrivilegedSource:
 
 def _by_name(function: Callable, name: str) -> set[str]:
     """Returns the names that a function asks for; none if it takes five arguments by their places."""
-    signature = inspect.signature(function)
-    named = set(NAMES) & set(signature.parameters)
-    for found, given in ((named, ()), (set(), NAMES)):
-        try:
-            signature.bind(*given, **dict.fromkeys(found))
-        except TypeError:
-            continue
-        if found or given:
-            return found
+    named = set(NAMES) & set(inspect.signature(function).parameters)
+    if named and accepts(function, **dict.fromkeys(named)):
+        return named
+    if accepts(function, *NAMES):
+        return set()
     asked = f"give it parameters of {', '.join(NAMES)}, or five in this order"
-    raise PrivilegedError(f"privileged={name!r} takes {signature}; {asked}")
+    raise PrivilegedError(f"privileged={name!r} takes {inspect.signature(function)}; {asked}")

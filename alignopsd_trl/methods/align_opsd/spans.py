@@ -70,7 +70,7 @@ def whole_rollouts(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
 @torch.no_grad()
 def random_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions) -> CutSpans:
     """Cuts every rollout at random. The arguments are those of `decision_spans`."""
-    shifts = _shifts(batch, matches, options, _columns(batch, teacher, options))
+    shifts = _shifts(batch, teacher, matches, options)
     return _cut(batch, matches, *shifts, options, random_segment, count())
 
 
@@ -88,8 +88,8 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
         matches: H of the groups that have a scored turn.
         options: for gamma_H, the profiles, the threshold and the lengths of spans.
     """
-    columns, limits = _columns(batch, teacher, options), (options.boundary_min, options.boundary_max)
-    value, counts = _shifts(batch, matches, options, columns)
+    limits = options.boundary_min, options.boundary_max
+    value, counts = _shifts(batch, teacher, matches, options)
     known = teacher.gather(value[counts])
     missing = 0
     if batch.scored is not None:  # what may count has an earlier turn, siblings and a trace of the policy
@@ -102,7 +102,7 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
             cut = _cut(batch, matches, value, counts, options, segment, repeat(high))
             return replace(cut, threshold=high if low == high else None)
         matches = match_rest(batch, teacher, matches, options)
-        value, counts = _shifts(batch, matches, options, columns)
+        value, counts = _shifts(batch, teacher, matches, options)
         known = teacher.gather(value[counts])
     quantile = boundary_quantile(known, options.boundary_quantile)
     threshold = clip_threshold(quantile, *limits)
@@ -115,19 +115,13 @@ def _total(chosen: torch.Tensor, teacher: Teacher) -> int:
     return int(teacher.gather(chosen.sum(dtype=torch.float64)[None]).sum())
 
 
-def _columns(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> int | None:
-    """Returns the number of turns of all processes, by which the distance ``"entropy"`` is normalised. `None` for other
-    distances."""
-    if options.profile_distance != "entropy":
-        return None
-    return _total(torch.ones_like(batch.task), teacher)
-
-
 def _shifts(
-    batch: TurnBatch, matches: Correspondence, options: AlignOPSDOptions, columns: int | None
+    batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes `CutSpans.divergence` and ``counts``. Turns of tasks that were not compared get 0, which does not
     count."""
+    every = torch.ones_like(batch.task)
+    columns = _total(every, teacher) if options.profile_distance == "entropy" else None  # turns of all processes
     value = torch.zeros(len(batch), dtype=torch.float64, device=batch.task.device)
     counts = torch.zeros_like(value, dtype=torch.bool)
     for task in matches.tasks:
