@@ -15,7 +15,6 @@ so that all processes make the same ones.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -108,5 +107,4 @@ class AlignOPSD(GRPO):
         Returns:
             ``(M, L)`` identity log-probs, and the rectified view with its gap.
         """
-        assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
-        return rectify_views(partial(teacher.score, batch), batch.student_log_probs, matches, self.config)
+        return rectify_views(batch, teacher, matches, self.config)

@@ -4,19 +4,20 @@
     matched views (P, L) ──► aligned ──► blend with the identity view ──► rectified gap
 
 Views are kept as the P retained pairs, target by target and best first, that is in the order of
-``sources[sources >= 0]``. `rectify_views` does this for a batch. Tensors only, and none of the outputs carries a
-gradient.
+``sources[sources >= 0]``. `rectify_views` does this for a batch. None of the outputs carries a gradient.
 
 Sources: the paper's section "Multi-view supervision rectification"; method facts C.18 to C.21, F.51 and F.52.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+
+from alignopsd_trl.methods.base import Teacher
+from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
@@ -46,26 +47,17 @@ class Rectification:
 
 
 def rectify_views(
-    score: Callable[..., torch.Tensor], student: torch.Tensor, matches: Correspondence, options: AlignOPSDOptions
+    batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions
 ) -> tuple[torch.Tensor, Rectification]:
-    """Scores the identity and the matched views of a batch in one call, and computes the gaps to the student.
-
-    Args:
-        score: ``(R,)`` source and ``(R,)`` target turns -> ``(R, L)`` log-probs of the targets' responses under the
-            privileged prompts of the sources.
-        student: ``(M, L)``.
-        matches: the retained sources; a turn without one keeps its identity view.
-        options: for gamma_H, tau, alpha_max and how views are mixed.
-
-    Returns:
-        ``(M, L)`` identity log-probs, and the rectification.
-    """
-    sources, every = matches.sources, torch.arange(len(student), device=student.device)
+    """Scores the identity and the matched views of a batch in one call, and computes the gaps to the student: see
+    `AlignOPSD.rectify`. A turn without a source keeps its identity view."""
+    assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
+    sources, every = matches.sources, torch.arange(len(batch), device=batch.task.device)
     row, slot = (sources >= 0).nonzero(as_tuple=True)
-    views = score(torch.cat([every, sources[row, slot]]), torch.cat([every, row]))
+    views = teacher.score(batch, torch.cat([every, sources[row, slot]]), torch.cat([every, row]))
     identity, matched = views.tensor_split([len(every)])
     return identity, rectify(
-        student,
+        batch.student_log_probs,
         identity,
         matched,
         sources,
