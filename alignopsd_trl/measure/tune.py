@@ -131,7 +131,8 @@ def advise(lift: Interval, siblings: int) -> tuple[dict[str, Any], str]:
     if not lift.low > 0:  # NaN where too few tasks were measured
         return (
             UNTAUGHT,
-            "The skill does not clearly lift the policy, so no teacher is followed; more --tasks tell more.",
+            "The skill does not clearly lift the policy, and a teacher that knows no more than the policy holds it "
+            "back, so none is followed. More --tasks tell more.",
         )
     followed = TAUGHT | STANDING_TEACHER
     reason = f"The skill lifts the policy, so AlignOPSD follows its distribution: {_shown(followed)}."
