@@ -172,7 +172,8 @@ def sampler(
     Args:
         served_bytes: of a parameter, on average.
     """
-    if not (args.use_vllm and args.vllm_mode == "colocate"):
+    engine = args.engine_options
+    if engine is None:
         return None
     share, parallel = args.vllm_gpu_memory_utilization * gpu_gib, args.vllm_tensor_parallel_size
     weights = shape.parameters * served_bytes / parallel / GIB

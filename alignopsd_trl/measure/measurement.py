@@ -23,15 +23,15 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import Cache
-from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError, play_groups, take_rollouts
 from alignopsd_trl.measure.metrics import agreement
 from alignopsd_trl.measure.report import page
 from alignopsd_trl.measure.setup import Session, environment_preset, prepare
 from alignopsd_trl.measure.table import CREDIT, credit_of, measured_rows, turn_table, turns_of
-from alignopsd_trl.rollout.monte_carlo.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import Method, checked_credit, grpo
 from alignopsd_trl.records import write_records
+from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError, play_groups, take_rollouts
+from alignopsd_trl.rollout.monte_carlo.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.runs.sizes import choose_sizes
 from alignopsd_trl.turns import Trajectory, TurnBatch
 

@@ -110,8 +110,11 @@ class Session:
 
     def score(self, batch: TurnBatch) -> torch.Tensor:
         """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts."""
-        scorer = ModelScorer(self.model, self.config.temperature)
-        return scorer.own(batch, self.tokenizer.pad_token_id, self.config.tokens_per_forward)
+        scorer, rows = ModelScorer(self.model, self.config.temperature), torch.arange(len(batch))
+        prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
+        responses = Ragged.of([turn.response_ids for turn in batch.turns])
+        forwards = Forwards(pad_id=self.tokenizer.pad_token_id, budget=self.config.tokens_per_forward)
+        return score_pairs(scorer, prompts, responses, rows, rows, forwards)[:, : batch.policy_mask.size(1)]
 
     @cached_property
     def teacher(self) -> PrivilegedTeacher:

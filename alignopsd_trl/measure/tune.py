@@ -23,10 +23,10 @@ from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import Cache
 from alignopsd_trl.measure.lift import EVERYTHING, Success, successes
-from alignopsd_trl.rollout.monte_carlo.rollouts import play_groups
 from alignopsd_trl.measure.measurement import cpu_seconds, playable
 from alignopsd_trl.measure.report import markdown
 from alignopsd_trl.measure.setup import Session, prepare
+from alignopsd_trl.rollout.monte_carlo.rollouts import play_groups
 from alignopsd_trl.rollout.monte_carlo.tree import outcome
 from alignopsd_trl.turns import Trajectory
 
@@ -131,7 +131,8 @@ def advise(lift: Interval, siblings: int) -> tuple[dict[str, Any], str]:
     if not lift.low > 0:  # NaN where too few tasks were measured
         return (
             UNTAUGHT,
-            "The skill does not clearly lift the policy, so no teacher is followed; more --tasks tell more.",
+            "The skill does not clearly lift the policy, and a teacher that knows no more than the policy holds it "
+            "back, so none is followed. More --tasks tell more.",
         )
     followed = TAUGHT | STANDING_TEACHER
     reason = f"The skill lifts the policy, so AlignOPSD follows its distribution: {_shown(followed)}."

@@ -17,7 +17,7 @@ import pytest
 
 pytestmark = pytest.mark.full
 
-TIMEOUT = 30
+TIMEOUT = 15
 LOST = {"hangs": b"imed out", "dies": b"onnection"}
 
 
