@@ -161,9 +161,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
         "whole 'conversation' (docs/conversations.md).",
     )
-    past_thinking: Literal["template", "keep", "drop"] = option(
+    past_thinking: Literal["template", "keep"] = option(
         "template",
-        "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' does.",
+        "Thinking of earlier responses in a conversation: 'keep' it, or as the chat 'template' does.",
     )
     merge_rows: bool = option(
         True,
@@ -226,11 +226,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
     scoring_tokens: PositiveCount = option(
         32768, "Padded tokens per forward when responses are scored without gradient."
-    )
-    kv_memory_share: Share = option(
-        0.5,
-        "Share of a GPU's free memory for keys and values where responses are sampled without vLLM: four "
-        "fifths for prompts that are remembered, one for the batch. On the CPU: 512 and 128 MiB.",
     )
     skip_zero_advantage: bool = option(
         True,

@@ -163,7 +163,7 @@ def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float
     number = weight_bytes if free is None else COMPUTE_BYTES
     longest = int(shape.row(args.max_prompt_length + args.max_completion_length) * number)
     rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
-    sizes = cache_limits(free, args.kv_memory_share, longest)
+    sizes = cache_limits(free, longest)
     batch = min(sizes.batch, rows * longest) if sizes.bounds_rollout else max(sizes.batch, rows * longest)
     return max(sizes.pool, longest) + batch
 

@@ -24,6 +24,7 @@ from alignopsd_trl.launch.shapes import backbone, config_of, loading
 from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.folder import LOG_FILE
+from alignopsd_trl.scoring.kv_memory import SHARE
 
 
 def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
@@ -172,7 +173,7 @@ def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, pro
         return "on the server's GPUs"
     if engine is None:
         counted = f"keys and values take {prompts:.2f} GiB" if prompts else "its caches are not counted"
-        return f"the trainer's own weights; {counted}" + ("" if args.use_cpu else f"; {slow_sampling(args)}")
+        return f"the trainer's own weights; {counted}" + ("" if args.use_cpu else f"; {SLOW_SAMPLING}")
     if engine.weights > engine.share:
         raise ValueError(
             f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} of {gpu:.0f} GiB can't hold the "
@@ -184,9 +185,8 @@ def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, pro
     )
 
 
-def slow_sampling(args: AlignOPSDConfig) -> str:
-    """Returns the advice for a GPU that samples without vLLM."""
-    return (
-        "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
-        f"{args.kv_memory_share:.0%} of what is free"
-    )
+SLOW_SAMPLING = (
+    "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
+    f"{SHARE:.0%} of what is free"
+)
+"""The advice for a GPU that samples without vLLM."""

@@ -20,7 +20,7 @@ from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.memory import GIB
-from alignopsd_trl.launch.plan import slow_sampling
+from alignopsd_trl.launch.plan import SLOW_SAMPLING
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.methods import get_method
@@ -130,7 +130,7 @@ def _of_the_gpu(args: AlignOPSDConfig) -> dict[str, str]:
         return {"GPU": "left alone, as use_cpu=True asks: --use_cpu False takes it"}
     precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     said = {"GPU": f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[0] / GIB:.0f} GiB free, {precision}"}
-    return said if args.use_vllm else said | {"sampling": slow_sampling(args)}
+    return said if args.use_vllm else said | {"sampling": SLOW_SAMPLING}
 
 
 def _model_options(model: ModelConfig) -> dict[str, Any]:

@@ -9,7 +9,6 @@ dialogue, is encoded from its text.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from copy import copy
 
@@ -18,7 +17,6 @@ from jinja2 import TemplateError
 from alignopsd_trl.environments.base import Chat, Message, Rendered, View
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.prompts import Renderer, Shown, messages_of, tools_of
-from alignopsd_trl.rollout.thinking import closes_thinking, without_thinking
 from alignopsd_trl.turns import Trajectory, continued
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
@@ -28,7 +26,7 @@ class Conversation:
     """One episode's dialogue under one view.
 
     The renderer's ``past_thinking`` decides on the thinking of earlier responses: ``"template"`` leaves it to the chat
-    template, ``"keep"`` keeps it and ``"drop"`` drops it.
+    template, ``"keep"`` keeps it.
 
     Args:
         renderer: applies the chat template.
@@ -41,7 +39,6 @@ class Conversation:
 
     def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
         self._renderer, self._past_thinking = renderer, renderer.options.past_thinking
-        self._tags = renderer.options.thinking_tags
         self._opening, self._tools = messages_of(opening), tools_of(opening)
         self._turns: list[list[Message]] = []
         self._first: list[int] = list(ids)
@@ -64,11 +61,9 @@ class Conversation:
         ended = bool(response) and response[-1] in end_ids
         said = self._renderer.decode(response[:-1] if ended else response)
         end = self._renderer.decode(response[-1:]) if ended else ""
-        kept = without_thinking(said, self._tags) if self._past_thinking == "drop" else said
-        self._turns.append([self._message(response, kept, messages_of(reply)), *messages_of(reply)])
-        part = self._by_template(list(response), said, end) if self._past_thinking == "template" else None
-        if self._past_thinking != "template" and not self._thinks_in_prompt(said):
-            part = self._by_mark(list(response), said, kept, end)
+        self._turns.append([self._message(response, said, messages_of(reply)), *messages_of(reply)])
+        grown = self._by_template if self._past_thinking == "template" else self._by_mark
+        part = grown(list(response), said, end)
         if part is None:
             self._encode_anew()
         else:
@@ -76,14 +71,14 @@ class Conversation:
             if self._parts is not None:
                 self._parts.append(part)
 
-    def _message(self, response: Sequence[int], kept: str, reply: Sequence[Message]) -> Message:
+    def _message(self, response: Sequence[int], said: str, reply: Sequence[Message]) -> Message:
         """Returns a response as a message: its text, or, where the template refuses that or does not show the reply to
         it, thinking, content and calls apart.
 
         Raises:
             TemplateError, ValueError: if the template refuses both.
         """
-        plain: Message = {"role": "assistant", "content": kept}
+        plain: Message = {"role": "assistant", "content": said}
         refusal: Exception | None = None
         try:
             if self._renderer.shows(self._chat([*self._turns, [plain, *reply]]), reply):
@@ -108,30 +103,15 @@ class Conversation:
             return response + self._renderer.tokens(rest, self.ids + response)
         return self._renderer.tokens(after[len(before) :], self.ids) if after.startswith(before) else None
 
-    def _by_mark(self, response: list[int], said: str, kept: str, end: str) -> list[int] | None:
-        """Returns the ids to append where the template changes past responses. The dialogue is rendered with a mark in
-        place of the response, so that the text behind the mark is what follows it. `None` if the mark is lost."""
+    def _by_mark(self, response: list[int], said: str, end: str) -> list[int] | None:
+        """Returns the ids to append even if the template changes past responses: a mark in the response's place shows
+        where the rest begins. `None` if the mark is lost."""
         (message, *reply) = self._turns[-1]
         marked = [*self._turns[:-1], [{**message, "content": _MARK}, *reply]]
         before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)
-        if len(rest) != 1 or message["content"] != kept:
+        if len(rest) != 1 or message["content"] != said:
             return None
-        ids = self._cut(response, said, kept)
-        return ids + self._renderer.tokens(rest[0].removeprefix(end), self.ids + ids)
-
-    def _cut(self, response: list[int], said: str, kept: str) -> list[int]:
-        """Returns the tokens of the kept end of a response: the sampled ones if a token begins there."""
-        decode, dropped = self._renderer.decode, said.removesuffix(kept)
-        if said == kept:
-            return response
-        first = bisect_left(range(len(response)), len(dropped), key=lambda count: len(decode(response[:count])))
-        if dropped + kept == said and decode(response[:first]) == dropped:
-            return response[first:]
-        return self._renderer.tokens(kept + decode(response).removeprefix(said), self.ids)
-
-    def _thinks_in_prompt(self, said: str) -> bool:
-        """Whether the thinking to drop was opened by the generation prompt, which is in the ids already."""
-        return self._past_thinking == "drop" and closes_thinking(said, self._tags)
+        return response + self._renderer.tokens(rest[0].removeprefix(end), self.ids + response)
 
     def _encode_anew(self) -> None:
         self._parts = None

@@ -40,7 +40,7 @@ class PlayOptions:
     max_prompt_length: int = field(default=4096, metadata={"type": int})
     max_turns: int | None = field(default=None, metadata={"type": int})
     history: str = field(default="window", metadata={"choices": ("window", "conversation")})
-    past_thinking: str = field(default="template", metadata={"choices": ("template", "keep", "drop")})
+    past_thinking: str = field(default="template", metadata={"choices": ("template", "keep")})
     thinking_tags: Sequence[str] = field(default=THINK, metadata={"nargs": 2})
     chat_template_kwargs: Mapping[str, Any] | None = field(default=None, metadata={"help": "JSON"})
 

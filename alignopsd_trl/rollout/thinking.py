@@ -1,10 +1,9 @@
-"""The thinking in a response: parsed, dropped, or brought into the form that environments and methods know."""
+"""The thinking in a response: parsed, or brought into the form that environments and methods know."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
 
 from alignopsd_trl.rollout.options import THINK
 from alignopsd_trl.turns import Thought
@@ -37,17 +36,6 @@ def parse_response(text: str | None) -> Thought:
     return Thought((thinking or "").strip(), (action or "").strip())
 
 
-def without_thinking(text: str, tags: Sequence[str] = THINK) -> str:
-    """Returns a response without what stands between the tags and the white space around it; the first opening tag may
-    have been in the generation prompt."""
-    return _blocks(tags).sub("", _closed(tags).sub("", text, count=1) if closes_thinking(text, tags) else text)
-
-
-def closes_thinking(text: str, tags: Sequence[str] = THINK) -> bool:
-    """Whether a tag is closed before one opens: the generation prompt has opened it."""
-    return _closed(tags).match(text) is not None
-
-
 def canonical(text: str, tags: Sequence[str], opened: bool) -> str:
     """Returns a response with its thinking between ``<think>`` tags.
 
@@ -59,19 +47,3 @@ def canonical(text: str, tags: Sequence[str], opened: bool) -> str:
     if opened and first not in text.partition(last)[0]:
         text = first + text
     return text if tags == THINK else text.replace(first, THINK[0], 1).replace(last, THINK[1], 1)
-
-
-def _opening(tags: Sequence[str]) -> str:
-    """Returns the opening tag as a pattern; one in angle brackets may carry attributes."""
-    return re.escape(tags[0].removesuffix(">")) + r"\b[^>]*>" if tags[0].endswith(">") else re.escape(tags[0])
-
-
-@cache
-def _blocks(tags: Sequence[str]) -> re.Pattern[str]:
-    return re.compile(rf"\s*{_opening(tags)}.*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)
-
-
-@cache
-def _closed(tags: Sequence[str]) -> re.Pattern[str]:
-    """Matches from the beginning to a closing tag before which no tag opens."""
-    return re.compile(rf"(?:(?!{_opening(tags)}).)*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)

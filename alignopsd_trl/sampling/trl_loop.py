@@ -112,4 +112,4 @@ class OwnBackend(Backend):
         """Returns the limits of each of several caches, from the memory that is free before a round."""
         args = self._trainer.args
         longest = (args.max_prompt_length + args.max_completion_length) * self._token_bytes
-        return cache_limits(free_memory(self._trainer.accelerator.device), args.kv_memory_share / caches, longest)
+        return cache_limits(free_memory(self._trainer.accelerator.device), longest, caches)

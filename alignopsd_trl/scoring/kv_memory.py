@@ -7,6 +7,7 @@ from typing import Any
 
 POOL = 512 << 20  # bytes of cached prompts on a CPU: those of some hundred turns with the shipped policies
 CACHE = 128 << 20  # bytes of a batch on a CPU; larger batches are hardly faster
+SHARE = 0.5  # of a GPU's free memory
 SEVERAL = 4  # a GPU's limits hold this many of the longest rows, however little is free
 
 
@@ -25,18 +26,18 @@ class CacheLimits:
     bounds_rollout: bool = False
 
 
-def cache_limits(free: float | None, share: float, row: int) -> CacheLimits:
-    """Returns the limits on a device: four fifths of a share of its free memory for the pool, one fifth for the batch,
-    at least `SEVERAL` of the longest rows in each. On the CPU they are `POOL` and `CACHE`.
+def cache_limits(free: float | None, row: int, caches: int = 1) -> CacheLimits:
+    """Returns the limits on a device: four fifths of a `SHARE` of its free memory for the pool, one for the batch, at
+    least `SEVERAL` of the longest rows in each. On the CPU they are `POOL` and `CACHE`.
 
     Args:
         free: free bytes of the device, `None` for the CPU.
-        share: of the free bytes.
         row: bytes of the longest prompt and response.
+        caches: number of caches that divide the share.
     """
     if free is None:
         return CacheLimits(POOL, CACHE)
-    pool, batch = (int(share * part * max(free, 0.0)) for part in (0.8, 0.2))
+    pool, batch = (int(SHARE / caches * part * max(free, 0.0)) for part in (0.8, 0.2))
     return CacheLimits(max(pool, SEVERAL * row), max(batch, SEVERAL * row), bounds_rollout=True)
 
 

@@ -440,14 +440,14 @@ def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatc
 def test_keys_and_values_take_a_share_of_a_gpu(tmp_path: Path) -> None:
     """And no less than several of the longest rows; on the CPU as much as always."""
     gib = 2**30
-    assert cache_limits(None, 0.5, row=7) == CacheLimits(512 << 20, 128 << 20)
-    assert cache_limits(20 * gib, 0.5, row=gib // 4) == CacheLimits(8 * gib, 2 * gib, bounds_rollout=True)
-    assert cache_limits(-1.0, 0.5, row=gib) == CacheLimits(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
+    assert cache_limits(None, row=7) == CacheLimits(512 << 20, 128 << 20)
+    assert cache_limits(20 * gib, row=gib // 4) == CacheLimits(8 * gib, 2 * gib, bounds_rollout=True)
+    assert cache_limits(-1.0, row=gib) == CacheLimits(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
     config = AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=128, max_prompt_length=4096)
     shape = BACKBONES["3b"]
     found = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=80)
     free = 80 - sum(found.training[part] for part in ("weights", "optimizer"))
-    assert found.training["prompts"] == pytest.approx(config.kv_memory_share * free)
+    assert found.training["prompts"] == pytest.approx(0.5 * free)
     small = estimate(shape, config, Launch(), Loading(2, 0.01), gpu_gib=6).training["prompts"]
     assert small == pytest.approx(2 * SEVERAL * (4096 + 512) * 512 * 36 * 2 / gib)
 

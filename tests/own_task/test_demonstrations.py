@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from fakes.endpoint import answering
 from fakes.own_task import fails, rows_of
-from fakes.sweeps import mostly_full
 
 from alignopsd_trl.cli import main
 
@@ -68,16 +67,14 @@ def test_an_endpoint_that_plays_leaves_demonstrations(maze: Path) -> None:
     assert all(one["messages"] in prompts for one in asked)  # episodes ask side by side, in any order
 
 
-@pytest.mark.parametrize("thinking", mostly_full(["drop", "keep"]))
-def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
-    maze: Path, thinking: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.full
+def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from alignopsd_trl.own_task.task import find_task
     from alignopsd_trl.own_task.warm_start.dialogues import encoded
     from alignopsd_trl.own_task.warm_start.tiny import tiny_tokenizer
 
     recipe = (maze / "train.py").read_text()
-    options = f'**LAPTOP, "history": "conversation", "past_thinking": {thinking!r},'
+    options = '**LAPTOP, "history": "conversation", "past_thinking": "keep",'
     (maze / "train.py").write_text(recipe.replace("**LAPTOP,", options))
     main(["demonstrate", "maze", "--episodes", "8"])
     rows, preset = rows_of(maze / "demonstrations.jsonl"), find_task("maze").preset
@@ -88,13 +85,12 @@ def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(
     assert [one["role"] for one in row["completion"]] == ["assistant", *["user", "assistant"] * (len(said) - 1)]
     tokenizer = tiny_tokenizer([one["content"] for row in rows for one in (*row["prompt"], *row["completion"])])
     parts = list(encoded(row, tokenizer, preset))
-    assert len(parts) == (1 if thinking == "keep" else len(said))
+    assert len(parts) == 1
     learnt = [
         token for one in parts for token, mark in zip(one["input_ids"], one["completion_mask"], strict=True) if mark
     ]
     assert tokenizer.decode(learnt) == "".join(one + tokenizer.eos_token for one in said)
     whole = tokenizer.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
-    if thinking == "keep":
-        assert whole.startswith(tokenizer.decode(parts[0]["input_ids"]))
+    assert whole.startswith(tokenizer.decode(parts[0]["input_ids"]))
     main(["warm_start", "maze", "--max_steps", "2", "--tasks", "2"])
     assert "2 updates: held-out loss" in capsys.readouterr().out

@@ -17,7 +17,6 @@ from alignopsd_trl.rollout.metrics import conversation_metrics
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.prompts import Renderer
-from alignopsd_trl.rollout.thinking import without_thinking
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 
 THINKING = "<think>go left</think>\n<action>left</action>"
@@ -124,7 +123,7 @@ def test_a_response_without_an_end_is_ended_by_the_template() -> None:
     assert second.prompt_ids[len(first.prompt_ids) + len(first.response_ids)] == tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize(("past_thinking", "goes_on"), [("template", False), ("keep", True), ("drop", False)])
+@pytest.mark.parametrize(("past_thinking", "goes_on"), [("template", False), ("keep", True)])
 @pytest.mark.parametrize("template", [TEMPLATE, STRIPPING])
 def test_past_thinking(template: str, past_thinking: str, goes_on: bool) -> None:
     goes_on = goes_on or (past_thinking == "template" and template == TEMPLATE)
@@ -138,23 +137,12 @@ def test_past_thinking(template: str, past_thinking: str, goes_on: bool) -> None
         assert two.prompt_ids[: len(one.prompt_ids)] == one.prompt_ids, "prompts still nest"
 
 
-def test_dropped_thinking_leaves_the_sampled_ids_of_the_rest() -> None:
-    played, tokenizer = _play(past_thinking="drop")
-    first, second = played.turns[:2]
-    rest = first.response_ids[-4:]
-    assert tokenizer.decode(rest) == "<action>left</action><|im_end|>"
-    assert second.prompt_ids[len(first.prompt_ids) : len(first.prompt_ids) + 4] == rest
-
-
-def test_thinking_that_the_generation_prompt_opened_is_dropped_with_its_tag() -> None:
-    played, tokenizer = _play(OPENED, "drop", response="go left</think><action>left</action>")
-    last = tokenizer.decode(played.turns[-1].prompt_ids)
-    assert last.count("<think>") == 1 and last.endswith("assistant\n<think>") and last.count("</think>") == 0
-    kept, _ = _play(OPENED, "keep", response="go left</think><action>left</action>")
+def test_thinking_that_the_generation_prompt_opened_is_kept() -> None:
+    kept, tokenizer = _play(OPENED, "keep", response="go left</think><action>left</action>")
     assert all(_extends(kept)) and tokenizer.decode(kept.turns[-1].prompt_ids).count("</think>") == 5
 
 
-@pytest.mark.parametrize("past_thinking", ["template", "keep", "drop"])
+@pytest.mark.parametrize("past_thinking", ["template", "keep"])
 def test_a_template_that_rewrites_what_was_is_followed_and_counted(past_thinking: str) -> None:
     template = TEMPLATE.replace("{{ message['content'] }}", "{{ message['content'] }}{{ messages | length }}")
     played, tokenizer = _play(template, past_thinking, response="left")
@@ -219,27 +207,10 @@ def test_a_window_is_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rest"),
-    [
-        ("<think>a</think> b", "b"),
-        ("a</think>\nb", "b"),
-        ("b", "b"),
-        ("<think>a", "<think>a"),
-        ("a <think>x</think> b<think>y</think>", "ab"),
-        ("", ""),
-    ],
-)
-def test_a_response_without_its_thinking(text: str, rest: str) -> None:
-    assert without_thinking(text) == rest
-    other = text.replace("<think>", "[T|").replace("</think>", "|T]")
-    assert without_thinking(other, ("[T|", "|T]")) == rest.replace("<think>", "[T|")
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"history": "all"}, "history='all': choose one of 'window', 'conversation'"),
-        ({"past_thinking": "no"}, "past_thinking='no': choose one of 'template', 'keep', 'drop'"),
+        ({"past_thinking": "no"}, "past_thinking='no': choose one of 'template', 'keep'"),
         ({"loss_type": "vespo"}, "merge_rows=True would change what loss_type='vespo' sums over"),
         ({"importance_sampling_level": "sequence"}, "importance_sampling_level='sequence'.*set merge_rows=False"),
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5"),

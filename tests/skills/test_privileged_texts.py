@@ -153,7 +153,7 @@ def test_only_the_teachers_prompts_hold_the_text(tmp_path: Path, history: str) -
     assert share == pytest.approx((records[records.step == 0].turn % 2 == 0).mean())
 
 
-@pytest.mark.parametrize("options", [{}, *({"past_thinking": one} for one in ("template", "keep", "drop"))])
+@pytest.mark.parametrize("options", [{}, *({"past_thinking": one} for one in ("template", "keep"))])
 def test_a_prompt_made_later_is_the_one_made_at_play(tmp_path: Path, options: dict[str, str]) -> None:
     """A text that is the same at all turns gives the prompts that it gives as a skill, in conversations too."""
     played = HISTORIES["conversation" if options else "window"] | options | {"method": "rlsd"}
