@@ -7,7 +7,7 @@ from typing import Any
 
 from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.measure.mc_rollouts import MCRollout
-from alignopsd_trl.rollout.prompts import Shown
+from alignopsd_trl.rollout.renderer import Shown
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 
 _KINDS: dict[str, Any] = {

@@ -86,7 +86,7 @@ def take_rollouts(
         parts += [[]] * (replays.player.agree(len(parts)) - len(parts))
         with Bar(sum(map(len, parts)), f"Monte Carlo rollouts, round {number}", disable=quiet) as progress:
             # Rollouts need no privileged prompts.
-            player = replace(replays.player, progress=progress, privileged=False, until_lost=value == "success")
+            player = replace(replays.player, progress=progress, until_lost=value == "success")
             for place, starts in enumerate(parts):
                 play = partial(roll_out, player, tree, starts, replays.seed + 7919 * place + number)
                 for one in kept(f"rollouts_{number}_{place:04d}", play):

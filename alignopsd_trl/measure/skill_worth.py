@@ -86,7 +86,7 @@ class Bench:
         torch.manual_seed(episode_seed(self.seed, number) % 2**31)
         while part := list(islice(left, self.slots)):
             dealt = _Dealt(part, self.asked)
-            player = replace(self.player, skills=dealt, skills_in_rollout=True, privileged=False, until_lost=early)
+            player = replace(self.player, skills=dealt, skills_in_rollout=True, until_lost=early)
             tasks = [task for task, _, _ in part]
             seeds = [episode_seeds(task, self.seed, 0) for task in tasks]
             for one in player.play([self.rows[task] for task in tasks], seeds, tasks):

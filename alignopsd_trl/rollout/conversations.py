@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 
 from alignopsd_trl.environments.base import Chat, Message, Rendered, View
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompts import Renderer, Shown, messages_of, tools_of
+from alignopsd_trl.rollout.renderer import Renderer, Shown, messages_of, tools_of
 from alignopsd_trl.turns import Trajectory, continued
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds

@@ -22,8 +22,8 @@ from alignopsd_trl.rollout.episode import TOO_LONG, Episode, replayed
 from alignopsd_trl.rollout.opening import SkillSource, episodes_of, finish_episodes, no_skills, open_episodes
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.prompting import Prompting
-from alignopsd_trl.rollout.prompts import Renderer
 from alignopsd_trl.rollout.reading import Reader, reader_for
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_prompts, episode_seed
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
@@ -59,8 +59,6 @@ class Player:
         each: all-gathers a value.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
         reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
-        privileged: whether turns hold the privileged prompt too (`Turn.privileged_ids`). Prompts are cut to the same
-            history either way.
         until_lost: whether an episode ends, as at its turn limit, once the environment says that the turns left can't
             win it (`Step.lost`). For callers that need the winner alone.
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
@@ -86,7 +84,6 @@ class Player:
     each: Callable[[Any], list[Any]] = lambda value: [value]
     progress: Callable[[int, int], None] = lambda ended, turns: None
     reader: Reader | None = None
-    privileged: bool = True
     until_lost: bool = False
     privileged_siblings: int = 0
     teacher: AnySampler | None = None
@@ -98,7 +95,7 @@ class Player:
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
         self._prompting = Prompting(
-            self.renderer, self.end_ids, self.environments.history_length, self.skills_in_rollout, self.privileged
+            self.renderer, self.end_ids, self.environments.history_length, self.skills_in_rollout
         )
         own = self.environments.max_turns
         if self.max_turns is not None and self.max_turns > own:

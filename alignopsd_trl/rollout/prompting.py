@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from alignopsd_trl.environments.base import Rendered, Reply, View
 from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.rollout.episode import TOO_LONG, Episode, blank_turn
-from alignopsd_trl.rollout.prompts import Fitted, Renderer, Shown, text_of
+from alignopsd_trl.rollout.renderer import Fitted, Renderer, Shown, text_of
 from alignopsd_trl.turns import StopReason, Turn
 
 
@@ -22,7 +22,7 @@ class Prompting:
     `Episode.dialogues` holds what a later turn may continue: by turn, the policy's dialogue and the privileged one.
 
     Args:
-        renderer, end_ids, skills_in_rollout, privileged: as in [`Player`].
+        renderer, end_ids, skills_in_rollout: as in [`Player`].
         history_length: the number of past turns that a prompt shows at most.
     """
 
@@ -30,7 +30,6 @@ class Prompting:
     end_ids: Sequence[int]
     history_length: int
     skills_in_rollout: bool = False
-    privileged: bool = True
 
     def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
         """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``; an
@@ -112,10 +111,6 @@ class Prompting:
         """Makes turns whose prompts are rendered from views."""
         full = [episode.view(self.history_length) for episode in episodes]
         skills = [episode.trajectory.skill_text for episode in episodes]
-        if not (self.privileged or self.skills_in_rollout or self.renderer.converses):
-            fitted = self.renderer.fit_ordinary(full, skills)
-            pairs = zip(full, fitted, strict=True)
-            return [None if one is None else self._shown_turn(view, one, []) for view, one in pairs]
         fitted = self.renderer.fit(full, skills)
         ordinary = self._ordinary([one for one in fitted if one is not None])
         turns: list[Turn | None] = []
