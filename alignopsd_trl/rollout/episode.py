@@ -7,7 +7,7 @@ from typing import Any
 
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Step, View, Wishes
 from alignopsd_trl.rollout.conversations import Conversation
-from alignopsd_trl.turns import NO_THOUGHT, StopReason, Trajectory, Turn
+from alignopsd_trl.turns import StopReason, Trajectory, Turn
 
 TOO_LONG = "context_length_exceeded"
 
@@ -26,10 +26,6 @@ class Episode:
     dialogues: dict[int, tuple[Conversation, Conversation]] = field(default_factory=dict)  # see `Prompting`
     wishes: Wishes = Wishes(0, None)
     passed: int = 0  # requests that became no turn
-
-    @property
-    def live(self) -> bool:
-        return self.trajectory.stop is None
 
     def view(self, history_length: int) -> View:
         shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
@@ -85,26 +81,3 @@ class Episode:
         self.trajectory.stop = StopReason.ENVIRONMENT_ERROR
         task = self.trajectory.row.get("task_id", self.trajectory.task)
         self.trajectory.message = f"{failure.kind}: environment {environment}, task {task!r}: {failure.message}"
-
-
-def blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int], shortened: bool) -> Turn:
-    return Turn(
-        number=number,
-        prompt_text=text,
-        prompt_ids=list(ids),
-        privileged_ids=list(privileged_ids),
-        response_ids=[],
-        response_text="",
-        thought=NO_THOUGHT,
-        action="",
-        action_valid=False,
-        observation="",
-        history_shortened=shortened,
-    )
-
-
-def replayed(number: int, action: str) -> Turn:
-    """Returns a turn for an action that is played again: it has no prompt and no response."""
-    turn = blank_turn(number, "", [], [], False)
-    turn.action = action
-    return turn

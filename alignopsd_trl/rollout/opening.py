@@ -1,16 +1,20 @@
-"""How episodes begin and end: identities, seeds, resets, the skills of their tasks, and what is known at the end."""
+"""How episodes begin and end: identities, seeds, resets, the skills of their tasks, and what is known at the end.
+
+Siblings, several episodes of one task, must start in the same state.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from os.path import commonprefix
 from typing import Any
 
 from alignopsd_trl.environments.base import Failure, Opening
 from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, limited
 from alignopsd_trl.rollout.episode import Episode
-from alignopsd_trl.rollout.siblings import check_openings, episode_seed
 from alignopsd_trl.turns import Seeds, Trajectory
 
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
@@ -37,6 +41,17 @@ def skill_of(
     return Failure(found.kind, f"its skill: {found.message}") if isinstance(found, Failure) else found
 
 
+def episode_seeds(task_id: str, step: int, sibling: int) -> Seeds:
+    """Returns the seeds of an episode: one that all siblings of a task share at a training step, and one of its own."""
+    return Seeds(episode_seed(task_id, step, 0), episode_seed(task_id, step, sibling))
+
+
+def episode_seed(*parts: object) -> int:
+    """Returns a seed below 2**32 that depends on its parts alone; an episode's are task, training step and sibling."""
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
 def episodes_of(
     rows: Sequence[Mapping[str, Any]],
     seeds: Sequence[Seeds],
@@ -58,8 +73,8 @@ def episodes_of(
     return episodes
 
 
-def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource) -> None:
-    """Resets the environments and finds the skill of each task. A failure ends its own episode.
+def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource) -> Sequence[Episode]:
+    """Resets the environments, finds the skill of each task and returns the episodes. A failure ends its own episode.
 
     Raises:
         SiblingsDiffer: if siblings open differently.
@@ -80,6 +95,7 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
             episode.fail(skill, environments.name)
         else:
             episode.start(opening, skill)
+    return episodes
 
 
 def _arguments(trajectory: Trajectory, environments: ValidatedBatch) -> dict[str, Any]:
@@ -100,3 +116,68 @@ def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -
             episode.fail(ending, environments.name)
         elif ending is not None:
             episode.finish(ending)
+
+
+class SiblingsDiffer(ValueError):
+    """Raised when siblings of a task do not start in the same state, so that their outcomes can't be compared."""
+
+
+def check_openings(
+    openings: Sequence[Opening | Failure], tasks: Sequence[str], environment: str, advice: str = "Draw all from 'seed'"
+) -> None:
+    """Checks that `reset` returned the same for all siblings of a task; episodes that failed are left out.
+
+    Args:
+        advice: says what to change in this environment (`ValidatedBatch.sibling_advice`).
+
+    Raises:
+        SiblingsDiffer: if not; the message shows two reset results and says what to do.
+    """
+    first: dict[str, Opening] = {}
+    for task, opening in zip(tasks, openings, strict=True):
+        if not isinstance(opening, Opening):
+            continue
+        for name in ("task_text", "observation", "admissible", "context", "category", "task_key", "data_source"):
+            one, other = getattr(first.setdefault(task, opening), name), getattr(opening, name)
+            if _differ(one, other):
+                one, other = _excerpts(str(one), str(other))
+                raise SiblingsDiffer(
+                    f"environment {environment}, task {task!r}: siblings open differently, {one!r} and {other!r} "
+                    f"({name}). A group is several tries at one task. {advice}; set openings_may_differ = True if "
+                    "they are meant to"
+                )
+
+
+def check_first_prompt(trajectory: Trajectory, prompt: str, first: dict[tuple[str, str], str], name: str) -> None:
+    """Checks that all siblings of a task with the same skill read the same first prompt.
+
+    Args:
+        first: the prompt of each task and skill, which is added where it is missing.
+        name: of the environment.
+
+    Raises:
+        SiblingsDiffer: if not; the message shows two prompts.
+    """
+    known = first.setdefault((trajectory.task, trajectory.skill_text), prompt)
+    if prompt != known:
+        one, other = _excerpts(known, prompt)
+        raise SiblingsDiffer(
+            f"environment {name}, task {trajectory.task!r}: siblings opened alike and read different first prompts, "
+            f"{one!r} and {other!r}; let prompt.render(view, skill) depend on its arguments alone"
+        )
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether values differ; those whose class does not define equality are not compared."""
+    if one is other or type(one).__eq__ is object.__eq__:
+        return False
+    try:
+        return bool(one != other)
+    except ValueError:  # arrays compare by element
+        return False
+
+
+def _excerpts(one: str, other: str) -> tuple[str, str]:
+    """Returns both texts around the first character that differs."""
+    at = max(len(commonprefix([one, other])) - 20, 0)
+    return one[at : at + 60], other[at : at + 60]

@@ -15,12 +15,11 @@ from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
-from alignopsd_trl.rollout.opening import SkillSource, no_skills
+from alignopsd_trl.rollout.opening import SkillSource, episode_seeds, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player, make_player
 from alignopsd_trl.rollout.reading import Reader, reader_for
 from alignopsd_trl.rollout.sampler import AnySampler, Sampler
-from alignopsd_trl.rollout.siblings import episode_seeds
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.sampling.backend import HandOver
