@@ -24,10 +24,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.common.patched import patched
 from alignopsd_trl.scoring.kv_memory import CACHE, POOL, CacheLimits, token_bytes
 from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
-from alignopsd_trl.scoring.ragged import Ragged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -178,9 +176,10 @@ class PrefixCache:
     def _encode(self, texts: Sequence[Text]) -> None:
         known = [self._beginning(text) for text in texts]
         self._places |= zip(texts, known, strict=True)  # complete for a text that is a prefix of another one
-        rest = Ragged.of([text[len(places) :] for text, places in zip(texts, known, strict=True)])
-        for rows in _batches(rest.length.tolist(), [len(text) for text in texts], self._budget):
-            ids, real = rest.padded(torch.tensor(rows), self._pad_id, "right")
+        rest = [torch.tensor(text[len(places) :]) for text, places in zip(texts, known, strict=True)]
+        for rows in _batches([*map(len, rest)], [*map(len, texts)], self._budget):
+            ids = pad_sequence([rest[row] for row in rows], batch_first=True, padding_value=self._pad_id)
+            real = torch.arange(ids.size(1)) < torch.tensor([[len(rest[row])] for row in rows])
             for row, places in zip(rows, self._forward(ids, real, [known[row] for row in rows]), strict=True):
                 self._places[texts[row]] = torch.cat([known[row], places])
         for text in texts:
@@ -196,7 +195,7 @@ class PrefixCache:
     def _forward(self, ids: torch.Tensor, real: torch.Tensor, before: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Encodes tokens ``(r, s)`` after cached prefixes and returns the places of the real ones, by row."""
         device, (rows, width) = self._model.device, ids.shape
-        past, options, cache = _padded(before), {}, _empty_cache(self._layers)
+        past, options, cache = _padded(before), {}, Cache(layers=[DynamicLayer() for _ in range(self._layers)])
         if past.size(1):
             length = torch.tensor([len(one) for one in before]).unsqueeze(1)
             seen = (torch.arange(past.size(1)) < length).unsqueeze(1).expand(-1, width, -1)
@@ -253,8 +252,8 @@ class _Filled(Exception):
 
 
 def _fill(cache: Cache, model: PreTrainedModel, ids: torch.Tensor, options: dict[str, Any]) -> None:
-    """Fills a cache with the keys and values of tokens. The forward ends as soon as the last layer has them, since its
-    output is not used."""
+    """Fills a new cache with the keys and values of tokens. The forward ends as soon as the last layer has them, since
+    its output is not used."""
     last: Any = cache.layers[-1]
     inner = last.update
 
@@ -262,12 +261,9 @@ def _fill(cache: Cache, model: PreTrainedModel, ids: torch.Tensor, options: dict
         inner(*arguments, **named)
         raise _Filled
 
-    with patched(last, update=update), contextlib.suppress(_Filled):
+    last.update = update
+    with contextlib.suppress(_Filled):
         model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE_NAME: cache}, **options)
-
-
-def _empty_cache(layers: int) -> Cache:
-    return Cache(layers=[DynamicLayer() for _ in range(layers)])
 
 
 def _cache_of(buffers: Sequence[torch.Tensor], length: int) -> Cache:

@@ -97,10 +97,7 @@ class PrivilegedTeacher:
         """Samples the thinking and, with ``actions``, the action of the privileged view at each turn, or at the turns
         ``rows``, in one generation; blank at turns that are not `TurnBatch.taught`."""
         places = list(range(len(batch))) if rows is None else rows.tolist()
-        if batch.taught is None:
-            return self._thoughts(batch, places, actions)
-        taught = batch.taught.tolist()
-        known = [place for place in places if taught[place]]
+        known = [place for place in places if batch.taught is None or batch.taught[place]]
         found = dict(zip(known, self._thoughts(batch, known, actions), strict=True))
         return [found.get(place, NO_THOUGHT) for place in places]
 

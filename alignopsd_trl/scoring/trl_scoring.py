@@ -191,7 +191,7 @@ class PolicyScorer:
         return trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
-        ids, mask = _joined(prompt, response)
+        ids, mask = torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
         model, length = as_causal(self._trainer, self._model), response.ids.size(1)
         with self._scoring(), head_on_labels(self.device):
             return self._trainer._get_per_token_logps_and_entropies(model, ids, mask, length)[0].float()
@@ -218,10 +218,11 @@ class PolicyScorer:
             **options,
         )
 
-    def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         self._body = Body(policy_of(self._trainer))
         with self._body.watched():
-            return self.shared(rows, before), self._body.states
+            scores = self.shared(rows, before)
+        return torch.cat([scores.unsqueeze(-1), self._body.states], dim=-1)
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         (number, views, width, _), found = states.shape, []
@@ -254,8 +255,3 @@ class PolicyScorer:
             return contextlib.nullcontext()
         model = policy_of(self._trainer)
         return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
-
-
-def _joined(prompt: Padded, response: Padded) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns ids and attention mask of whole rows."""
-    return torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
