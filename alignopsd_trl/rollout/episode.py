@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Step, View, Wishes
+from alignopsd_trl.environments.base import Failure, Record, Step, View, Wishes
 from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.turns import StopReason, Trajectory, Turn
 
@@ -32,12 +32,6 @@ class Episode:
         text, number = self.trajectory.task_text, len(self.records)
         return View(text, self.observation, self.admissible, shown, number, self.context)
 
-    def start(self, opening: Opening, skill: tuple[str, tuple[str, ...]]) -> None:
-        self.observation, self.admissible, self.context = opening.observation, opening.admissible, opening.context
-        self.trajectory.category = opening.category or str(self.trajectory.row.get("category", ""))
-        self.trajectory.task_text = opening.task_text
-        self.trajectory.skill_text, self.trajectory.skill_ids = skill
-
     def advance(self, turn: Turn, step: Step, max_turns: int, until_lost: bool = False) -> None:
         turn.chosen_on, turn.observation, turn.reward = self.observation, step.observation, step.reward
         turn.action_valid = turn.action_valid and step.valid
@@ -63,19 +57,6 @@ class Episode:
             self.trajectory.stop = stop
         elif self.passed >= limit:
             self.trajectory.stop = StopReason.TURN_LIMIT
-
-    def finish(self, ending: Ending) -> None:
-        trajectory = self.trajectory
-        for number, reward in ending.turn_rewards.items():
-            trajectory.turns[number].reward += reward
-        trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
-        trajectory.won = trajectory.won if ending.won is None else ending.won
-        trajectory.score = trajectory.score if ending.score is None else ending.score
-        if trajectory.turns:
-            last = trajectory.turns[-1]
-            last.reward += ending.reward
-            last.metrics = {**last.metrics, **ending.metrics}
-            last.info = {**last.info, **ending.info, **ending.metrics}
 
     def fail(self, failure: Failure, environment: str) -> None:
         self.trajectory.stop = StopReason.ENVIRONMENT_ERROR

@@ -12,7 +12,7 @@ from functools import partial
 from os.path import commonprefix
 from typing import Any
 
-from alignopsd_trl.environments.base import Failure, Opening
+from alignopsd_trl.environments.base import Ending, Failure, Opening
 from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, limited
 from alignopsd_trl.rollout.episode import Episode
 from alignopsd_trl.turns import Seeds, Trajectory
@@ -94,7 +94,14 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
         if isinstance(skill := known[asked], Failure):
             episode.fail(skill, environments.name)
         else:
-            episode.start(opening, skill)
+            trajectory, category = episode.trajectory, str(episode.trajectory.row.get("category", ""))
+            episode.observation, episode.admissible, episode.context = (
+                opening.observation,
+                opening.admissible,
+                opening.context,
+            )
+            trajectory.category, trajectory.task_text = opening.category or category, opening.task_text
+            trajectory.skill_text, trajectory.skill_ids = skill
     return episodes
 
 
@@ -115,7 +122,20 @@ def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -
         if isinstance(ending, Failure):
             episode.fail(ending, environments.name)
         elif ending is not None:
-            episode.finish(ending)
+            _give(episode.trajectory, ending)
+
+
+def _give(trajectory: Trajectory, ending: Ending) -> None:
+    for number, reward in ending.turn_rewards.items():
+        trajectory.turns[number].reward += reward
+    trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
+    trajectory.won = trajectory.won if ending.won is None else ending.won
+    trajectory.score = trajectory.score if ending.score is None else ending.score
+    if trajectory.turns:
+        last = trajectory.turns[-1]
+        last.reward += ending.reward
+        last.metrics = {**last.metrics, **ending.metrics}
+        last.info = {**last.info, **ending.info, **ending.metrics}
 
 
 class SiblingsDiffer(ValueError):

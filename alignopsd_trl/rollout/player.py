@@ -22,14 +22,12 @@ from alignopsd_trl.rollout.episode import TOO_LONG, Episode
 from alignopsd_trl.rollout.opening import (
     SiblingsDiffer,
     SkillSource,
-    check_first_prompt,
     episode_seed,
     episodes_of,
     finish_episodes,
     no_skills,
     open_episodes,
 )
-from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.prompting import Prompting
 from alignopsd_trl.rollout.reading import Reader, reader_for
 from alignopsd_trl.rollout.renderer import Renderer
@@ -63,7 +61,8 @@ class Player:
         end_ids: tokens that end a response.
         skills: returns the privileged text of a task.
         skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
-        max_turns: turns after which an episode ends; the environment's own number by default, and no more than that.
+        max_turns: turns after which an episode ends, no more than the environment's own number; by default as the
+            renderer's options say, or the environment.
         agree: all-reduces the maximum of a number.
         each: all-gathers a value.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
@@ -103,14 +102,11 @@ class Player:
 
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
-        self._prompting = Prompting(
-            self.renderer, self.end_ids, self.environments.history_length, self.skills_in_rollout
-        )
         own = self.environments.max_turns
-        self._limit = self.max_turns or own
+        self._limit = self.max_turns or self.renderer.options.max_turns or own
         if self._limit > own:
             raise ValueError(
-                f"max_turns={self.max_turns} is more than the {own} of environment {self.environments.name}, which may "
+                f"max_turns={self._limit} is more than the {own} of environment {self.environments.name}, which may "
                 "plan by it; raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
             )
 
@@ -141,16 +137,19 @@ class Player:
         if self.renderer.converses and any(prefixes):
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         draws = draws or [""] * len(rows)
-        self._first_prompts: dict[tuple[str, str], str] = {}
         asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
         episodes = self._together(lambda: open_episodes(episodes_of(*asked), self.environments, self.skills))
+        schemas = getattr(self.sampler, "takes_schemas", False)
+        prompting = Prompting(
+            self.renderer, self.end_ids, self.environments, self.skills_in_rollout, self.settings, schemas
+        )
         given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
         if self.hand_over is None:
-            self._drive(given)
+            self._drive(given, prompting)
         else:
-            self._drive([one for one in given if not one[0].trajectory.privileged])
+            self._drive([one for one in given if not one[0].trajectory.privileged], prompting)
             with self.hand_over():
-                self._drive([one for one in given if one[0].trajectory.privileged])
+                self._drive([one for one in given if one[0].trajectory.privileged], prompting)
         self._together(lambda: finish_episodes(episodes, self.environments))
         return [episode.trajectory for episode in episodes]
 
@@ -168,7 +167,7 @@ class Player:
             self.progress(0, int(isinstance(turn, Turn)))
         self.progress(1, 0)
 
-    def _drive(self, given: Sequence[tuple[Episode, Sequence[str]]]) -> None:
+    def _drive(self, given: Sequence[tuple[Episode, Sequence[str]]], prompting: Prompting) -> None:
         """Plays episodes, each after its prefix, to their ends."""
         samplers = [
             one if isinstance(one, Sampler) else Lockstep(one, self.agree, lambda: self.renderer.encode(["."])[0])
@@ -176,7 +175,7 @@ class Player:
         ]
         alone = None if any(one.waits_for_all for one in samplers) else self.environments.worker
         queues = Queues(
-            BatchedCalls(lambda _, episodes: self._turns(episodes, samplers[0])),
+            BatchedCalls(lambda _, episodes: prompting.next_turns(episodes)),
             samplers[0],
             samplers[-1],
             BatchedCalls(self.environments.step) if alone is None else Workers(self.environments, alone),
@@ -202,27 +201,6 @@ class Player:
             problems = [one for one in self.each(problem) if one is not None]
             raise problem or problems[0]
         return cast("Result", found)
-
-    def _turns(self, episodes: Sequence[Episode], sampler: Sampler) -> list[Turn | Reply | None]:
-        """Returns the next turn of each episode, or why an agent's request becomes none."""
-        turns = self._prompting.next_turns(episodes)
-        for place, (episode, turn) in enumerate(zip(episodes, turns, strict=True)):
-            if isinstance(turn, Turn) and not turn.number and not self.environments.openings_may_differ:
-                name = self.environments.name
-                check_first_prompt(episode.trajectory, turn.prompt_text, self._first_prompts, name)
-            turns[place] = turn and (self._refusal(episode.wishes, sampler) or turn)
-        return turns
-
-    def _refusal(self, wishes: Wishes, sampler: Sampler) -> Reply | None:
-        """Returns why a request can't be sampled as an agent asks."""
-        for name, value in wishes.settings.items():
-            if self.settings.get(name, value) != value:
-                told = f"{name}={value} is not the run's {self.settings[name]}, so that the policy would learn from "
-                told += "what it does not sample; leave it out, or use AgentEnvironment(..., sampling='ignore')"
-                return Reply.of(told, error="unsupported_value")
-        if wishes.schema is not None and not getattr(sampler, "takes_schemas", False):
-            return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
-        return None
 
     async def _respond(self, episode: Episode, turn: Turn, queues: Queues) -> None:
         """Samples a response and parses the action in it."""
@@ -294,22 +272,3 @@ def response_end(ids: Sequence[int], wishes: Wishes, text: Callable[[Sequence[in
     if not found:
         return length
     return bisect_left(range(length), True, key=lambda count: any(stop in text(ids[:count]) for stop in found))
-
-
-def make_player(
-    environments: ValidatedBatch,
-    tokenizer: PreTrainedTokenizerBase,
-    sampler: AnySampler,
-    end_ids: Sequence[int],
-    options: PlayOptions,
-    reserved: int = 0,
-    **own: Any,
-) -> Player:
-    """Makes a player of environments that plays by options.
-
-    Args:
-        reserved: as in [`Renderer`].
-        own: further fields of [`Player`].
-    """
-    renderer = Renderer(tokenizer, environments.prompt, options, reserved)
-    return Player(environments, renderer, sampler, tokenizer, end_ids, max_turns=options.max_turns, **own)

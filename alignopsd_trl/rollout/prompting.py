@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
 from jinja2 import TemplateError
 
 from alignopsd_trl.environments.base import Rendered, Reply
+from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.rollout.episode import TOO_LONG, Episode
+from alignopsd_trl.rollout.opening import check_first_prompt
 from alignopsd_trl.rollout.renderer import Renderer, Shown, text_of
 from alignopsd_trl.turns import StopReason, Turn
 
@@ -22,39 +24,54 @@ class Prompting:
     `Episode.dialogues` holds what a later turn may continue: by turn, the policy's dialogue and the privileged one.
 
     Args:
-        renderer, end_ids, skills_in_rollout: as in [`Player`].
-        history_length: the number of past turns that a prompt shows at most.
+        renderer, end_ids, environments, skills_in_rollout, settings: as in [`Player`].
+        takes_schemas: whether the sampler can follow an agent's JSON schema.
     """
 
     renderer: Renderer
     end_ids: Sequence[int]
-    history_length: int
-    skills_in_rollout: bool = False
+    environments: ValidatedBatch
+    skills_in_rollout: bool
+    settings: Mapping[str, float]
+    takes_schemas: bool
+
+    def __post_init__(self) -> None:
+        self._first: dict[tuple[str, str], str] = {}
 
     def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
         """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``; an
-        agent's own request gets a refusal."""
+        agent's own request gets a refusal.
+
+        Raises:
+            SiblingsDiffer: if siblings opened alike and read different first prompts.
+        """
         for episode in episodes:
             episode.wishes = self.renderer.wishes(episode.view(1))
-        if self.renderer.asks:
-            return [self._asked(episode) for episode in episodes]
-        turns: list[Turn | Reply | None] = [*self._made(episodes)]
+        turns = [self._asked(one) for one in episodes] if self.renderer.asks else self._made(episodes)
         for episode, turn in zip(episodes, turns, strict=True):
+            trajectory = episode.trajectory
             if turn is None:
-                episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
-                if not episode.trajectory.turns:
-                    episode.trajectory.message = self._too_long(episode)
-        return turns
+                trajectory.stop = StopReason.PROMPT_TOO_LONG
+                trajectory.message = trajectory.message if trajectory.turns else self._too_long(episode)
+            elif isinstance(turn, Turn) and not turn.number and not self.environments.openings_may_differ:
+                check_first_prompt(trajectory, turn.prompt_text, self._first, self.environments.name)
+        return [*turns]
 
     def _asked(self, episode: Episode) -> Turn | Reply:
+        """Returns the turn of an agent's request, or why there is none."""
+        for name, value in episode.wishes.settings.items():
+            if self.settings.get(name, value) != value:
+                told = f"{name}={value} is not the run's {self.settings[name]}, so that the policy would learn from "
+                told += "what it does not sample; leave it out, or use AgentEnvironment(..., sampling='ignore')"
+                return Reply.of(told, error="unsupported_value")
+        if episode.wishes.schema is not None and not self.takes_schemas:
+            return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
         try:
             (turn,) = self._made([episode])
         except (TemplateError, TypeError, ValueError) as error:
             return Reply.of(f"the chat template refuses these messages: {error}", error="invalid_value")
-        if turn is not None:
-            return turn
         limit = f"max_prompt_length={self.renderer.max_length}"
-        return Reply.of(f"the prompt has more tokens than {limit}", error=TOO_LONG)
+        return turn or Reply.of(f"the prompt has more tokens than {limit}", error=TOO_LONG)
 
     def _too_long(self, episode: Episode) -> str:
         """Says how much too long a first prompt is, and what to change."""
@@ -107,7 +124,7 @@ class Prompting:
 
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """Makes turns whose prompts are rendered from views. A prompt that equals the privileged one takes its ids."""
-        full = [episode.view(self.history_length) for episode in episodes]
+        full = [episode.view(self.environments.history_length) for episode in episodes]
         fitted = self.renderer.fit(full, [episode.trajectory.skill_text for episode in episodes])
         prompts: list[Rendered] = [
             "" if one is None else one.shown if self.skills_in_rollout else self.renderer.show(one.view, "")

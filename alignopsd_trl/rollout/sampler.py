@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -150,6 +151,7 @@ def _or_empty(future: Future[Response]) -> Response:
         return Response([], [])
 
 
+@dataclass(frozen=True)
 class SortedByLength:
     """A [`BatchSampler`] that passes prompts to another one in batches of similar length, which saves padding.
 
@@ -158,17 +160,17 @@ class SortedByLength:
         size: returns how many of the prompts go into a batch. The number of calls must depend on that of prompts alone.
     """
 
-    def __init__(self, sampler: BatchSampler, size: Callable[[Sequence[Sequence[int]]], int]):
-        self._sampler, self._size = sampler, size
+    sampler: BatchSampler
+    size: Callable[[Sequence[Sequence[int]]], int]
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        size = self._size(prompts)
+        size = self.size(prompts)
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         responses: list[list[int]] = [[] for _ in prompts]
         log_probs: list[list[float]] | None = [[] for _ in prompts] or None
         for first in range(0, len(order), size):
             rows = order[first : first + size]
-            sampled, known = self._sampler.respond([prompts[row] for row in rows], until)
+            sampled, known = self.sampler.respond([prompts[row] for row in rows], until)
             log_probs = None if known is None else log_probs
             for place, row in enumerate(rows):
                 responses[row] = sampled[place]

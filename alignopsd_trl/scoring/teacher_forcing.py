@@ -147,52 +147,55 @@ def _read(model: ScoringModel, pairs: Pairs, way: Way | None, width: int, forwar
         way: by default the log-probs, by `ScoringModel.plain` unless rows are `Forwards.shared`.
     """
     result = None
-    for values, rows in (_whole if forwards.prefixes is None else _behind)(model, pairs, way, forwards):
+    for values, rows in _forwards(model, pairs, way, forwards):
         if result is None:
             result = values.new_zeros((len(pairs), width, *values.shape[2:]))
-        if rows:
-            _take(values, rows, result)
+        places = [
+            (row, pair, first, length)
+            for row, (numbers, where) in enumerate(rows)
+            for pair, (first, length) in zip(numbers, where, strict=True)
+        ]
+        row, pair, first, length = torch.tensor(places, dtype=torch.int64).view(-1, 4).T
+        token = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
+        row, pair, first = (one.repeat_interleave(length) for one in (row, pair, first))
+        row, column, pair, token = torch.stack([row, first + token, pair, token]).to(values.device)
+        result[pair, token] = values[row, column]
     return result
 
 
-def _whole(
+def _forwards(
     model: ScoringModel, pairs: Pairs, way: Way | None, forwards: Forwards
 ) -> Iterator[tuple[torch.Tensor, Rows]]:
-    """Yields forwards of whole prompts and responses."""
-    if forwards.shared or forwards.nested:
-        rows = rows_of_pairs(pairs, forwards.budget, branch=forwards.shared)
+    """Yields forwards: of whole prompts and responses, or, with `Forwards.prefixes`, of the responses alone, behind the
+    cached keys and values of their prompts."""
+    cached, pad_id = forwards.prefixes, forwards.pad_id
+    if cached is not None:
+        rows = [(row, pairs.behind(row)) for row in pairs.by_prompt()]
+    elif forwards.shared or forwards.nested:
+        rows = [(row.all, pairs.tree_row(row)) for row in rows_of_pairs(pairs, forwards.budget, forwards.shared)]
     else:
-        rows = [PairsOfRow([pair]) for pair in range(len(pairs))]
-    tree_rows = [pairs.tree_row(row) for row in rows]
-    places = [(row.all, tree_row.places()) for row, tree_row in zip(rows, tree_rows, strict=True)]
-    for chunk in _chunks([len(one) + 1 for one in tree_rows], forwards):
-        chosen = [tree_rows[number] for number in chunk] or [_blank(forwards.pad_id)]
-        if way is None and not forwards.shared:
-            values = _score_plain(model, chosen, forwards.pad_id)
+        rows = [([pair], pairs.tree_row(PairsOfRow([pair]))) for pair in range(len(pairs))]
+    starts = [0 if cached is None else len(tree_row.path) - 1 for _, tree_row in rows]
+    sizes = [
+        len(tree_row) + 1 if cached is None else max(len(tree_row) - start, len(tree_row) // 4)  # it takes memory too
+        for (_, tree_row), start in zip(rows, starts, strict=True)
+    ]
+    where = [
+        (numbers, [(column - start, length) for column, length in tree_row.places()])
+        for (numbers, tree_row), start in zip(rows, starts, strict=True)
+    ]
+    for chunk in _chunks(sizes, forwards):
+        if cached is not None and not any(length for number in chunk for _, length in where[number][1]):
+            chunk = []
+        chosen = [rows[number][1] for number in chunk] or [TreeRow([pad_id] * 4, [(2, 2)])]  # others may have more
+        if way is None and cached is None and not forwards.shared:
+            values = _score_plain(model, chosen, pad_id)
         else:
-            values = (way or model.shared)(Packed.of(chosen, forwards.pad_id).to(model.device), None)
-        yield values, [places[number] for number in chunk]
-
-
-def _behind(
-    model: ScoringModel, pairs: Pairs, way: Way | None, forwards: Forwards
-) -> Iterator[tuple[torch.Tensor, Rows]]:
-    """Yields forwards of the responses alone, behind the cached keys and values of their prompts."""
-    assert forwards.prefixes is not None, "`_read` asks"
-    rows = pairs.by_prompt()
-    tree_rows = [pairs.behind(row) for row in rows]
-    start = [len(tree_row.path) - 1 for tree_row in tree_rows]
-    sizes = [(len(one), len(one) - cached) for one, cached in zip(tree_rows, start, strict=True)]
-    for chunk in _chunks([max(new, whole // 4) for whole, new in sizes], forwards):  # cached tokens take memory too
-        chosen = [tree_rows[number] for number in chunk]
-        if not any(answer for tree_row in chosen for _, answer in tree_row.branches):
-            blank = Packed.of([_blank(forwards.pad_id)], forwards.pad_id)
-            yield (way or model.shared)(blank.to(model.device), None), []
-            continue
-        packed = Packed.of(chosen, forwards.pad_id, paths=False).to(model.device)
-        before = partial(forwards.prefixes.cache, [tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
-        found = [(rows[n], [(column - start[n], size) for column, size in tree_rows[n].places()]) for n in chunk]
-        yield (way or model.shared)(packed, before), found
+            packed = Packed.of(chosen, pad_id, paths=cached is None or not chunk).to(model.device)
+            paths = [tree_row.path[:-1] for tree_row in chosen]
+            before = partial(cached.cache, paths, packed.ids.size(1)) if cached is not None and chunk else None
+            values = (way or model.shared)(packed, before)
+        yield values, [where[number] for number in chunk]
 
 
 def _chunks(lengths: list[int], forwards: Forwards) -> list[list[int]]:
@@ -218,25 +221,6 @@ def plan_chunks(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
         chunks.append(order[first : first + rows])
         first += rows
     return chunks
-
-
-def _blank(pad_id: int) -> TreeRow:
-    """Makes the row of a process that has fewer forwards than another one."""
-    return TreeRow([pad_id] * 4, [(2, 2)])
-
-
-def _take(scores: torch.Tensor, rows: Rows, result: torch.Tensor) -> None:
-    """Copies the values ``(R, T, ...)`` of each row's pairs into ``result``."""
-    places = [
-        (row, pair, first, length)
-        for row, (pairs, where) in enumerate(rows)
-        for pair, (first, length) in zip(pairs, where, strict=True)
-    ]
-    row, pair, first, length = torch.tensor(places, dtype=torch.int64).T
-    token = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
-    row, pair, first = (one.repeat_interleave(length) for one in (row, pair, first))
-    row, column, pair, token = torch.stack([row, first + token, pair, token]).to(scores.device)
-    result[pair, token] = scores[row, column]
 
 
 def _longest(sequences: Ragged) -> int:
