@@ -47,7 +47,7 @@ from alignopsd_trl.results.card import model_card
 from alignopsd_trl.results.facts import trainer_results
 from alignopsd_trl.results.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
 from alignopsd_trl.results.summary import EvaluationResult
-from alignopsd_trl.rollout.opening import no_skills
+from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import require_tools
 from alignopsd_trl.rollout.sampler import SamplerDown

@@ -13,7 +13,7 @@ import torch
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.environments.base import Failure, Opening, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.rollout.opening import SiblingsDiffer, check_openings, episode_seeds
+from alignopsd_trl.rollout.episode import SiblingsDiffer, check_openings, episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import require_tools
 from alignopsd_trl.rollout.renderer import Renderer

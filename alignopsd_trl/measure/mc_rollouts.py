@@ -12,7 +12,7 @@ import torch
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.measure.plan import Wanted, rounds, worth_measuring
 from alignopsd_trl.measure.tree import Tree, outcome
-from alignopsd_trl.rollout.opening import episode_seeds
+from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory

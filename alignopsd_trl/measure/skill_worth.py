@@ -18,7 +18,7 @@ import torch
 from alignopsd_trl.common.statistics import for_several
 from alignopsd_trl.measure.ranking import EVERYTHING, Success, successes
 from alignopsd_trl.measure.tree import outcome
-from alignopsd_trl.rollout.opening import SkillSource, episode_seed, episode_seeds, no_skills
+from alignopsd_trl.rollout.episode import SkillSource, episode_seed, episode_seeds, no_skills
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.skills import Retrieved, SkillBank, render
 from alignopsd_trl.skills.schema import Mistake, Skill

@@ -18,8 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Reply, Step, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
-from alignopsd_trl.rollout.episode import TOO_LONG, Episode
-from alignopsd_trl.rollout.opening import (
+from alignopsd_trl.rollout.episode import (
+    TOO_LONG,
+    Episode,
     SiblingsDiffer,
     SkillSource,
     episode_seed,

@@ -11,8 +11,7 @@ from jinja2 import TemplateError
 from alignopsd_trl.environments.base import Rendered, Reply
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
-from alignopsd_trl.rollout.episode import TOO_LONG, Episode
-from alignopsd_trl.rollout.opening import check_first_prompt
+from alignopsd_trl.rollout.episode import TOO_LONG, Episode, check_first_prompt
 from alignopsd_trl.rollout.renderer import Renderer, Shown, text_of
 from alignopsd_trl.turns import StopReason, Turn
 

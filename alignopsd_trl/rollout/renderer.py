@@ -54,23 +54,6 @@ def as_text(shown: Any, marks: re.Pattern[str]) -> Any:
     return [as_text(one, marks) for one in shown] if isinstance(shown, list | tuple) else shown
 
 
-def checked(prompt: Any, source: str) -> Rendered:
-    """Returns a prompt that the chat template can take.
-
-    Raises:
-        TypeError: if it is neither text nor messages; names ``source``, where the prompt comes from.
-    """
-    messages = prompt.messages if isinstance(prompt, Chat) else prompt
-    if isinstance(messages, str) and not isinstance(prompt, Chat):
-        return prompt
-    if isinstance(messages, Sequence) and messages and all(isinstance(one, Mapping) for one in messages):
-        return prompt
-    raise TypeError(
-        f"{source} returned {prompt!r:.80}; return a str, a list of messages like "
-        "{'role': 'user', 'content': ...}, or environments.Chat(messages, tools)"
-    )
-
-
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
     """Returns the messages of a prompt; a text is one user message."""
     if isinstance(prompt, str):
@@ -140,6 +123,10 @@ class Renderer:
         prompt: the environment's template.
         options: of playing.
         reserved: tokens of a prompt that stay free for a text that is known after play (`Turn.shown`); 0: none.
+
+    Attributes:
+        converses: whether prompts are dialogues.
+        asks: whether the prompts are an agent's own requests (`Wishes`).
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions, reserved: int = 0):
@@ -150,6 +137,7 @@ class Renderer:
         self.marks, self.end_id = marks_of(tokenizer, options.thinking_tags), self._tokenizer.eos_token_id
         self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
         self.converses = options.history == "conversation"
+        self.asks = hasattr(prompt, "wishes")
         self._known: dict[str, array[int]] = {}
         self._held = 0
 
@@ -171,15 +159,18 @@ class Renderer:
         return self._foreign(view.observation + offered, "reply")
 
     def _foreign(self, prompt: Any, method: str) -> Rendered:
-        shown = checked(prompt, f"{type(self._prompt).__name__}.{method}")
-        if isinstance(shown, Chat):
-            return Chat(as_text(shown.messages, self.marks), as_text(shown.tools, self.marks))
-        return as_text(shown, self.marks)
-
-    @property
-    def asks(self) -> bool:
-        """Whether the prompts are an agent's own requests (`Wishes`)."""
-        return hasattr(self._prompt, "wishes")
+        """Breaks up control tokens in what a ``method`` of the prompt returned, if the chat template can take it."""
+        messages = prompt.messages if isinstance(prompt, Chat) else prompt
+        plain = isinstance(messages, str) and not isinstance(prompt, Chat)
+        listed = isinstance(messages, Sequence) and messages and all(isinstance(one, Mapping) for one in messages)
+        if not (plain or listed):
+            raise TypeError(
+                f"{type(self._prompt).__name__}.{method} returned {prompt!r:.80}; return a str, a list of messages "
+                "like {'role': 'user', 'content': ...}, or environments.Chat(messages, tools)"
+            )
+        if isinstance(prompt, Chat):
+            return Chat(as_text(prompt.messages, self.marks), as_text(prompt.tools, self.marks))
+        return as_text(prompt, self.marks)
 
     def wishes(self, view: View) -> Wishes:
         """Returns what a turn asks beside its prompt; by default to continue the turn before it."""

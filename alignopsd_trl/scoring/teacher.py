@@ -103,26 +103,23 @@ class PrivilegedTeacher:
 
     def _thoughts(self, batch: TurnBatch, places: list[int], actions: bool) -> list[Thought]:
         turns = [batch.turns[place] for place in places]
-        if not self.forwards.agree(len(turns)):
+        width = self.forwards.agree(len(turns))
+        if not width:
             return []
         if self.forwards.prefixes is not None and batch.scored is not None:
             wanted = batch.scored.tolist()
             scored = [turn for place, turn in zip(places, turns, strict=True) if wanted[place]]
             self.forwards.prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
         with self.phases("privileged_thinking"):
-            responses = self.respond([turn.privileged_ids for turn in turns], None if actions else self.reader)
+            filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(turns))  # sampling is a collective
+            prompts = [*(turn.privileged_ids for turn in turns), *filler]
+            responses = self.sampler.respond(prompts, None if actions else self.reader).ids[: len(turns)]
         if not turns:  # `batch_decode` of no response returns one text
             return []
         texts = self.tokenizer.batch_decode(responses, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         read, views = self.reader.read, zip(turns, responses, texts, strict=True)
         found = [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
         return found if actions else [replace(thought, action="") for thought in found]
-
-    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> list[list[int]]:
-        """Samples a response of these weights to each prompt. A collective; processes with fewer prompts fill up."""
-        width = self.forwards.agree(len(prompts))
-        filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(prompts))
-        return self.sampler.respond([*prompts, *filler], until).ids[: len(prompts)] if width else []
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """Returns ``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.

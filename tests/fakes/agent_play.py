@@ -10,7 +10,7 @@ from fakes.tool_classes import chat_tokenizer
 from fakes.toy import Scripted
 
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.rollout.opening import episode_seeds
+from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer

@@ -19,7 +19,7 @@ from alignopsd_trl.environments.batch import SerialBatch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.own_task.check.starting import faults, open_all
 from alignopsd_trl.own_task.playing import Answer, play
-from alignopsd_trl.rollout.opening import no_skills
+from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
