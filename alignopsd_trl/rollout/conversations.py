@@ -65,7 +65,7 @@ class Conversation:
         grown = self._by_template if self._past_thinking == "template" else self._by_mark
         part = grown(list(response), said, end)
         if part is None:
-            self._encode_anew()
+            self._parts, self.ids = None, self._renderer.encode([self._chat(self._turns)])[0]
         else:
             self.ids = self.ids + part
             if self._parts is not None:
@@ -112,10 +112,6 @@ class Conversation:
         if len(rest) != 1 or message["content"] != said:
             return None
         return response + self._renderer.tokens(rest[0].removeprefix(end), self.ids + response)
-
-    def _encode_anew(self) -> None:
-        self._parts = None
-        self.ids = self._renderer.encode([self._chat(self._turns)])[0]
 
     def _chat(self, turns: Sequence[Sequence[Message]]) -> Chat:
         return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jinja2 import TemplateError
 
@@ -33,9 +33,7 @@ class Prompting:
     skills_in_rollout: bool
     settings: Mapping[str, float]
     takes_schemas: bool
-
-    def __post_init__(self) -> None:
-        self._first: dict[tuple[str, str], str] = {}
+    _first: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
         """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``; an

@@ -85,22 +85,19 @@ def logits_at(model: PreTrainedModel, tokens: torch.Tensor) -> AbstractContextMa
     return head_in_tiles(model, pick)
 
 
-def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
-    """Returns the model with all padding behind its rows (`padded_behind`), without masks where it needs none. Masks
-    are needed for sliding windows, layers of other kinds, positions that depend on the row's length, and flash
-    attention, which packs tokens by the mask."""
-    return partial(padded_behind, model, bool(why_not_shared(trainer)))
-
-
-def padded_behind(model: torch.nn.Module, masked: bool, labels: torch.Tensor, **inputs: Any) -> Any:
+def padded_behind(trainer: Trainer, model: torch.nn.Module, labels: torch.Tensor, **inputs: Any) -> Any:
     """Runs the model on left-padded rows ``(R, T)`` with all padding moved behind, so that positions are those of the
-    unpadded rows in every model. This is exact, since no token attends to later ones. If not ``masked``, the model gets
-    no mask, for the fastest attention kernel without repeated keys for grouped heads."""
+    unpadded rows in every model. This is exact, since no token attends to later ones.
+
+    A model that needs none gets no mask, for the fastest attention kernel without repeated keys for grouped heads.
+    Masks are needed for sliding windows, layers of other kinds, positions that depend on the row's length, and flash
+    attention, which packs tokens by the mask.
+    """
     mask, column = inputs.pop("attention_mask"), torch.arange(labels.size(1), device=labels.device)
     first = mask.argmax(dim=1, keepdim=True)
     forth, back = (column + first) % len(column), (column[:-1] - first) % len(column)
     inputs |= {"input_ids": inputs["input_ids"].gather(1, forth), "labels": labels.gather(1, forth)}
-    output = model(**inputs, **({"attention_mask": mask.gather(1, forth)} if masked else {}))
+    output = model(**inputs, **({"attention_mask": mask.gather(1, forth)} if why_not_shared(trainer) else {}))
     for name in ("log_probs", "entropy"):  # (R, T - 1): each position predicts the next token
         if (values := getattr(output, name, None)) is not None:
             values = values[:, 1 - len(column) :].gather(1, back.clamp(max=len(column) - 2))  # behind virtual tokens
@@ -192,7 +189,7 @@ class PolicyScorer:
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
         ids, mask = torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
-        model, length = as_causal(self._trainer, self._model), response.ids.size(1)
+        model, length = partial(padded_behind, self._trainer, self._model), response.ids.size(1)
         with self._scoring(), head_on_labels(self.device):
             return self._trainer._get_per_token_logps_and_entropies(model, ids, mask, length)[0].float()
 

@@ -135,9 +135,10 @@ class Rollouts:
             skills_in_rollout: whether the policy itself sees the skill.
             reserved: as in [`Renderer`].
         """
+        reader, environments = self.reader, self.environments
         return Player(
-            self.environments,
-            Renderer(self.tokenizer, self.environments.prompt, self.options, reserved),
+            environments,
+            Renderer(self.tokenizer, environments.prompt, self.options, reserved),
             sampler,
             self.tokenizer,
             self.end_ids,
@@ -146,7 +147,7 @@ class Rollouts:
             agree=self.processes.agree,
             each=self.processes.each,
             progress=progress,
-            reader=self.reader,
+            reader=reader,
         )
 
     def training_player(
