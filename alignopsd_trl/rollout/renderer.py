@@ -69,14 +69,12 @@ def text_of(prompt: Rendered) -> str:
     """Returns a prompt for people to read: a text unchanged, messages under their roles."""
     if isinstance(prompt, str):
         return prompt
-    return "\n\n".join(f"[{one.get('role', '')}]\n{_content_of(one)}" for one in messages_of(prompt))
-
-
-def _content_of(message: Mapping[str, Any]) -> str:
-    """Returns a message's content and its other fields, such as tool calls, as text."""
-    rest = {name: value for name, value in message.items() if name not in ("role", "content") and value}
-    content = message.get("content") or ""
-    return "\n".join(filter(None, [content if isinstance(content, str) else str(content), str(rest) if rest else ""]))
+    texts = []
+    for message in messages_of(prompt):
+        rest = {name: value for name, value in message.items() if name not in ("role", "content") and value}
+        parts = str(message.get("content") or ""), str(rest or "")  # such as tool calls
+        texts.append(f"[{message.get('role', '')}]\n" + "\n".join(filter(None, parts)))
+    return "\n\n".join(texts)
 
 
 @dataclass(frozen=True)

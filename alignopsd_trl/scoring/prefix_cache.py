@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect, insort
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -188,7 +189,7 @@ class PrefixCache:
     def _beginning(self, text: Text) -> torch.Tensor:
         """Returns the places in the pool of the longest prefix that a text shares with a cached one."""
         place = bisect(self._sorted, text)
-        lengths = {_common(text, near): near for near in self._sorted[max(place - 1, 0) : place + 1]}
+        lengths = {len(commonprefix([text, near])): near for near in self._sorted[max(place - 1, 0) : place + 1]}
         longest = max(lengths, default=0)
         return self._places[lengths[longest]][:longest] if longest else torch.zeros(0, dtype=torch.int64)
 
@@ -310,9 +311,3 @@ def _waves(texts: list[Text]) -> Iterator[list[Text]]:
     while stride > 1:
         yield texts[stride // 2 :: stride]
         stride //= 2
-
-
-def _common(one: Text, other: Text) -> int:
-    """Returns the length of the common prefix of two texts."""
-    differs = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
-    return next(differs, min(len(one), len(other)))
