@@ -122,15 +122,7 @@ class PrivilegedTeacher:
         return found if actions else [replace(thought, action="") for thought in found]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """Returns ``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.
-
-        Raises:
-            RuntimeError: if the trainer was given no encoder.
-        """
-        if self.encoder is None:
-            raise RuntimeError(
-                "the method compares thinking traces, but there is no encoder; pass encoder='lexical', a "
-                "sentence-transformers id or path, or a callable"
-            )
+        """Returns ``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text."""
+        assert self.encoder is not None, "a method that declares no encoder cannot ask for it"
         with self.phases("encoding"):
             return self.encoder(texts).to(self.model.device)
