@@ -111,8 +111,8 @@ def episodes_of(
     seeds: Sequence[Seeds],
     tasks: Sequence[str],
     draws: Sequence[str],
-    sampling_seed: int = 0,
-    privileged_siblings: int = 0,
+    sampling_seed: int,
+    privileged_siblings: int,
 ) -> list[Episode]:
     """Makes episodes that are not open yet; the arguments are `Player.play`'s and [`Player`]'s."""
     seen: Counter[Any] = Counter()
@@ -133,7 +133,11 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
     Raises:
         SiblingsDiffer: if siblings open differently.
     """
-    openings = environments.reset(range(len(episodes)), [_arguments(one.trajectory, environments) for one in episodes])
+    seeds = [one.trajectory.seeds._asdict() for one in episodes]
+    if not environments.takes_dynamics_seed:
+        seeds = [{"seed": one["seed"]} for one in seeds]
+    arguments = [{**seeded, **one.trajectory.row} for seeded, one in zip(seeds, episodes, strict=True)]
+    openings = environments.reset(range(len(episodes)), arguments)
     if not environments.openings_may_differ:
         names = [one.trajectory.task for one in episodes]
         check_openings(openings, names, environments.name, environments.sibling_advice)
@@ -157,14 +161,6 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
             trajectory.category, trajectory.task_text = opening.category or category, opening.task_text
             trajectory.skill_text, trajectory.skill_ids = skill
     return episodes
-
-
-def _arguments(trajectory: Trajectory, environments: ValidatedBatch) -> dict[str, Any]:
-    """Returns the arguments of `reset`."""
-    seeds = trajectory.seeds._asdict()
-    if not environments.takes_dynamics_seed:
-        del seeds["dynamics_seed"]
-    return {**seeds, **trajectory.row}
 
 
 def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -> None:
