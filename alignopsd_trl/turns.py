@@ -73,12 +73,12 @@ class Turn:
     prompt_text: str
     prompt_ids: list[int]
     privileged_ids: list[int]
-    response_ids: list[int]
-    response_text: str
-    thought: Thought
-    action: str  # the action that the environment executed
-    action_valid: bool  # the environment's verdict on the format
-    observation: str  # the environment's answer
+    response_ids: list[int] = field(default_factory=list)
+    response_text: str = ""
+    thought: Thought = NO_THOUGHT
+    action: str = ""  # the action that the environment executed
+    action_valid: bool = False  # the environment's verdict on the format
+    observation: str = ""  # the environment's answer
     reward: float = 0.0  # the environment's own reward of this turn; see `Trajectory.turn_rewards`
     truncated: bool = False  # the response hit its token limit
     history_shortened: bool = False

@@ -36,7 +36,7 @@ from alignopsd_trl.experimental.server import Server, ServerSampler
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, result_of
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import AnySampler, Continuous, Request, Response, Responses
 from alignopsd_trl.turns import Seeds
 
@@ -148,9 +148,7 @@ def read(prompt: Sequence[int]) -> list[int]:
 def play(shape: Shape, sampler: AnySampler, seeds: Sequence[int], sleeps: bool = False) -> float:
     """Plays an episode a seed; seconds."""
     batch = open_batch(planned(shape, sleeps), len(seeds))
-    player = Player(
-        batch, Renderer(TOKENIZER, batch.prompt, PlayOptions(16)), sampler, TOKENIZER, [0], privileged=False
-    )
+    player = Player(batch, Renderer(TOKENIZER, batch.prompt, PlayOptions(16)), sampler, TOKENIZER, [0])
     began = time.perf_counter()
     try:
         played = player.play([{}] * len(seeds), [Seeds(0, seed) for seed in seeds], ["t"] * len(seeds))

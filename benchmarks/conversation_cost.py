@@ -38,7 +38,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.ragged import Ragged

@@ -23,15 +23,19 @@ class ModelScorer:
 
     @torch.no_grad()
     def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        return self.shared_with_states(rows, before)[0]
+        return self._labelled(rows, self.states(rows, before))
 
     @torch.no_grad()
-    def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        states, labelled = self.states(rows, before), rows.labels != -100
+    def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        states = self.states(rows, before)
+        return torch.cat([self._labelled(rows, states).unsqueeze(-1), states], dim=-1)
+
+    def _labelled(self, rows: Packed, states: torch.Tensor) -> torch.Tensor:
+        labelled = rows.labels != -100
         scores = torch.zeros(rows.labels.shape, device=self.device)
         logits = self._model.get_output_embeddings()(states[labelled])
         scores[labelled] = self._log_probs(logits, rows.labels[labelled])
-        return scores, states
+        return scores
 
     @torch.no_grad()
     def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:

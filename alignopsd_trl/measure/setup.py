@@ -31,11 +31,12 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.measure.policy import ModelScorer
 from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
+from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
-from alignopsd_trl.rollout.opening import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player, make_player
+from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import reader_for
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
@@ -199,12 +200,13 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
     if skilled:
         bank = load_skills(arguments.skill_bank, encoder, tasks.column_names)
         skills = skill_source(bank, tokenizer, config.skill_budget)
-    player = make_player(
-        open_batch(factory, arguments.slots, config.environment_time_limit),
-        tokenizer,
+    environments = open_batch(factory, arguments.slots, config.environment_time_limit)
+    player = Player(
+        environments,
+        Renderer(tokenizer, environments.prompt, PlayOptions.of(config)),
         _sampler(model, tokenizer, config, config.max_completion_length, arguments.batch_size),
+        tokenizer,
         end_ids(model, tokenizer.eos_token_id),
-        PlayOptions.of(config),
         skills=skills,
         skills_in_rollout=any(one.skills_in_rollout for one in methods),
     )

@@ -17,10 +17,9 @@ import torch
 
 from alignopsd_trl.common.statistics import for_several
 from alignopsd_trl.measure.lift import EVERYTHING, Success, successes
+from alignopsd_trl.rollout.episode import SkillSource, episode_seed, episode_seeds, no_skills
 from alignopsd_trl.rollout.monte_carlo.tree import outcome
-from alignopsd_trl.rollout.opening import SkillSource, no_skills
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.siblings import episode_seed, episode_seeds
 from alignopsd_trl.skills import Retrieved, SkillBank, render
 from alignopsd_trl.skills.schema import Mistake, Skill
 
@@ -86,7 +85,7 @@ class Bench:
         torch.manual_seed(episode_seed(self.seed, number) % 2**31)
         while part := list(islice(left, self.slots)):
             dealt = _Dealt(part, self.asked)
-            player = replace(self.player, skills=dealt, skills_in_rollout=True, privileged=False, until_lost=early)
+            player = replace(self.player, skills=dealt, skills_in_rollout=True, until_lost=early)
             tasks = [task for task, _, _ in part]
             seeds = [episode_seeds(task, self.seed, 0) for task in tasks]
             for one in player.play([self.rows[task] for task in tasks], seeds, tasks):

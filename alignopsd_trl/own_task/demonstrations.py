@@ -26,9 +26,9 @@ from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.warm_start.dialogues import converses, dialogue, play_options
 from alignopsd_trl.own_task.warm_start.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.warm_start.tokenizer import WordCount
-from alignopsd_trl.rollout.opening import SkillSource, no_skills
+from alignopsd_trl.rollout.episode import SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompts import Renderer, messages_of, text_of, tools_of
+from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 

@@ -23,8 +23,8 @@ from alignopsd_trl.environments.adapters.tools import tools_of
 from alignopsd_trl.environments.base import Prompt
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.playing import Answer, Situation
-from alignopsd_trl.rollout.prompts import messages_of
-from alignopsd_trl.rollout.prompts import tools_of as schemas_in
+from alignopsd_trl.rollout.renderer import messages_of
+from alignopsd_trl.rollout.renderer import tools_of as schemas_in
 
 Play = Callable[..., str]
 """``(view, environment, skill, draw) -> response``: the whole response of a policy, reasoning trace and action. It may

@@ -16,7 +16,7 @@ from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.calls import message_of
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.rollout.opening import SkillSource, no_skills, skill_of
+from alignopsd_trl.rollout.episode import SkillSource, no_skills, skill_of
 
 SLOTS, SECONDS = 16, 60.0  # episodes played at once; most of one call of the environment
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"

@@ -19,10 +19,10 @@ from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environme
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.results.summary import EvaluationResult, Outcome, summarise
-from alignopsd_trl.rollout.opening import SkillSource, no_skills
+from alignopsd_trl.rollout.episode import SkillSource, episode_seeds, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player, make_player
-from alignopsd_trl.rollout.siblings import episode_seeds
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.trial import check_template, notes_of
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.sampling.plain import plain_sampler
@@ -156,12 +156,12 @@ def evaluate(
     for told in notes_of(tokenizer, playing, ends):
         logger.warning(told)
     environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
-    player = make_player(
+    player = Player(
         environments,
-        tokenizer,
+        Renderer(tokenizer, environments.prompt, playing),
         sampler,
+        tokenizer,
         ends,
-        playing,
         skills=skills or no_skills,
         skills_in_rollout=skills is not None,
         progress=progress,

@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 
 from alignopsd_trl.environments.base import Chat, Message, Rendered, View
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompts import Renderer, Shown, messages_of, tools_of
+from alignopsd_trl.rollout.renderer import Renderer, Shown, messages_of, tools_of
 from alignopsd_trl.turns import Trajectory, continued
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
@@ -65,7 +65,7 @@ class Conversation:
         grown = self._by_template if self._past_thinking == "template" else self._by_mark
         part = grown(list(response), said, end)
         if part is None:
-            self._encode_anew()
+            self._parts, self.ids = None, self._renderer.encode([self._chat(self._turns)])[0]
         else:
             self.ids = self.ids + part
             if self._parts is not None:
@@ -104,18 +104,14 @@ class Conversation:
         return self._renderer.tokens(after[len(before) :], self.ids) if after.startswith(before) else None
 
     def _by_mark(self, response: list[int], said: str, end: str) -> list[int] | None:
-        """Returns the ids to append where the template changes past responses. The dialogue is rendered with a mark in
-        place of the response, so that the text behind the mark is what follows it. `None` if the mark is lost."""
+        """Returns the ids to append even if the template changes past responses: a mark in the response's place shows
+        where the rest begins. `None` if the mark is lost."""
         (message, *reply) = self._turns[-1]
         marked = [*self._turns[:-1], [{**message, "content": _MARK}, *reply]]
         before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)
         if len(rest) != 1 or message["content"] != said:
             return None
         return response + self._renderer.tokens(rest[0].removeprefix(end), self.ids + response)
-
-    def _encode_anew(self) -> None:
-        self._parts = None
-        self.ids = self._renderer.encode([self._chat(self._turns)])[0]
 
     def _chat(self, turns: Sequence[Sequence[Message]]) -> Chat:
         return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)

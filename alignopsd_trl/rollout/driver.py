@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from types import coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from alignopsd_trl.environments.base import Failure, Step
 from alignopsd_trl.environments.batch import ValidatedBatch
@@ -30,18 +30,8 @@ def result_of(future: Future[Result]) -> Generator[Future[Result], None, Result]
     return future.result()
 
 
-class CallQueue(Protocol):
-    """Calls that episodes submit and await."""
-
-    def flush(self) -> bool:
-        """Makes the calls that belong to this thread and says whether there were any."""
-
-    def close(self) -> None:
-        """Ends the calls in other threads."""
-
-
 class BatchedCalls(Generic[Argument, Result]):
-    """A [`CallQueue`] that makes one call for all episodes that wait.
+    """Calls that episodes submit and await; one call is made for all that wait.
 
     Args:
         function: takes the numbers of the episodes, rising, and their arguments; returns a result for each.
@@ -57,6 +47,7 @@ class BatchedCalls(Generic[Argument, Result]):
         return future
 
     def flush(self) -> bool:
+        """Makes the calls that belong to this thread and says whether there were any."""
         calls, self._waiting = sorted(self._waiting, key=lambda one: one[0]), []
         if calls:
             results = self._function([one[0] for one in calls], [one[1] for one in calls])
@@ -121,7 +112,10 @@ class Driver:
     """
 
     def __init__(
-        self, works: Sequence[Coroutine[Any, Any, None]], samplers: Sequence[Sampler], queues: Sequence[CallQueue]
+        self,
+        works: Sequence[Coroutine[Any, Any, None]],
+        samplers: Sequence[Sampler],
+        queues: Sequence[BatchedCalls | Workers],
     ):
         self._works, self._queues = works, queues
         self._own = [one for one in samplers if not one.waits_for_all]
@@ -180,8 +174,8 @@ Call = tuple[int, str, "Future[Step | Failure]"]  # slot, action, where the resu
 
 
 class Workers:
-    """A [`CallQueue`] with one thread for each worker of a batch (`EnvironmentBatch`). Actions that are
-    submitted while a worker is busy make up its next call.
+    """Like `BatchedCalls`, with one thread for each worker of a batch (`EnvironmentBatch`). Actions that are submitted
+    while a worker is busy make up its next call.
 
     The threads are daemons: a call that hangs does not keep a program from ending.
     """
@@ -192,7 +186,11 @@ class Workers:
 
     def submit(self, episode: int, action: str) -> Future[Step | Failure]:
         future: Future[Step | Failure] = Future()
-        self._queue(self._worker_of(episode)).put((episode, action, future))
+        worker = self._worker_of(episode)
+        if worker not in self._queues:
+            self._queues[worker] = queue.SimpleQueue()
+            threading.Thread(target=self._run, args=[self._queues[worker]], daemon=True, name="worker").start()
+        self._queues[worker].put((episode, action, future))
         return future
 
     def flush(self) -> bool:
@@ -201,12 +199,6 @@ class Workers:
     def close(self) -> None:
         for calls in self._queues.values():
             calls.put(None)
-
-    def _queue(self, worker: int) -> queue.SimpleQueue[Call | None]:
-        if worker not in self._queues:
-            self._queues[worker] = queue.SimpleQueue()
-            threading.Thread(target=self._run, args=[self._queues[worker]], daemon=True, name="worker").start()
-        return self._queues[worker]
 
     def _run(self, waiting: queue.SimpleQueue[Call | None]) -> None:
         while (first := waiting.get()) is not None:

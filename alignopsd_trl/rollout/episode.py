@@ -1,15 +1,28 @@
-"""An episode while it is played."""
+"""An episode while it is played: how it begins, goes on and ends.
+
+Siblings, several episodes of one task, must start in the same state.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from os.path import commonprefix
 from typing import Any
 
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Step, View, Wishes
+from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, limited
 from alignopsd_trl.rollout.conversations import Conversation
-from alignopsd_trl.turns import NO_THOUGHT, StopReason, Trajectory, Turn
+from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
 TOO_LONG = "context_length_exceeded"
+SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
+"""(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns
+and siblings of the task. If its attribute ``reads_row`` is true, it gets the task's dataset row as a fourth
+argument; if ``is_users`` is true, it has the environments' time limit."""
 
 
 @dataclass
@@ -27,20 +40,10 @@ class Episode:
     wishes: Wishes = Wishes(0, None)
     passed: int = 0  # requests that became no turn
 
-    @property
-    def live(self) -> bool:
-        return self.trajectory.stop is None
-
     def view(self, history_length: int) -> View:
         shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
         text, number = self.trajectory.task_text, len(self.records)
         return View(text, self.observation, self.admissible, shown, number, self.context)
-
-    def start(self, opening: Opening, skill: tuple[str, tuple[str, ...]]) -> None:
-        self.observation, self.admissible, self.context = opening.observation, opening.admissible, opening.context
-        self.trajectory.category = opening.category or str(self.trajectory.row.get("category", ""))
-        self.trajectory.task_text = opening.task_text
-        self.trajectory.skill_text, self.trajectory.skill_ids = skill
 
     def advance(self, turn: Turn, step: Step, max_turns: int, until_lost: bool = False) -> None:
         turn.chosen_on, turn.observation, turn.reward = self.observation, step.observation, step.reward
@@ -68,43 +71,183 @@ class Episode:
         elif self.passed >= limit:
             self.trajectory.stop = StopReason.TURN_LIMIT
 
-    def finish(self, ending: Ending) -> None:
-        trajectory = self.trajectory
-        for number, reward in ending.turn_rewards.items():
-            trajectory.turns[number].reward += reward
-        trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
-        trajectory.won = trajectory.won if ending.won is None else ending.won
-        trajectory.score = trajectory.score if ending.score is None else ending.score
-        if trajectory.turns:
-            last = trajectory.turns[-1]
-            last.reward += ending.reward
-            last.metrics = {**last.metrics, **ending.metrics}
-            last.info = {**last.info, **ending.info, **ending.metrics}
-
     def fail(self, failure: Failure, environment: str) -> None:
         self.trajectory.stop = StopReason.ENVIRONMENT_ERROR
         task = self.trajectory.row.get("task_id", self.trajectory.task)
         self.trajectory.message = f"{failure.kind}: environment {environment}, task {task!r}: {failure.message}"
 
 
-def blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int], shortened: bool) -> Turn:
-    return Turn(
-        number=number,
-        prompt_text=text,
-        prompt_ids=list(ids),
-        privileged_ids=list(privileged_ids),
-        response_ids=[],
-        response_text="",
-        thought=NO_THOUGHT,
-        action="",
-        action_valid=False,
-        observation="",
-        history_shortened=shortened,
-    )
+def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
+    return "", ()
 
 
-def replayed(number: int, action: str) -> Turn:
-    """Returns a turn for an action that is played again: it has no prompt and no response."""
-    turn = blank_turn(number, "", [], [], False)
-    turn.action = action
-    return turn
+def skill_of(
+    skills: SkillSource,
+    opening: Opening,
+    row: Mapping[str, Any],
+    limited: Callable[[Callable[[], Any]], Any] = limited,
+) -> tuple[str, tuple[str, ...]] | Failure:
+    """Returns the privileged text of a task that was reset, or a `Failure` if the user's code raised or, called through
+    ``limited``, was too slow."""
+    given = (copied(dict(row)),) if getattr(skills, "reads_row", False) else ()  # user's code may write into it
+    call = partial(skills, opening.task_text, opening.task_key, opening.data_source, *given)
+    found = limited(call) if getattr(skills, "is_users", False) else guarded(call)
+    return Failure(found.kind, f"its skill: {found.message}") if isinstance(found, Failure) else found
+
+
+def episode_seeds(task_id: str, step: int, sibling: int) -> Seeds:
+    """Returns the seeds of an episode: one that all siblings of a task share at a training step, and one of its own."""
+    return Seeds(episode_seed(task_id, step, 0), episode_seed(task_id, step, sibling))
+
+
+def episode_seed(*parts: object) -> int:
+    """Returns a seed below 2**32 that depends on its parts alone; an episode's are task, training step and sibling."""
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def episodes_of(
+    rows: Sequence[Mapping[str, Any]],
+    seeds: Sequence[Seeds],
+    tasks: Sequence[str],
+    draws: Sequence[str],
+    sampling_seed: int,
+    privileged_siblings: int,
+) -> list[Episode]:
+    """Makes episodes that are not open yet; the arguments are `Player.play`'s and [`Player`]'s."""
+    seen: Counter[Any] = Counter()
+    episodes = []
+    for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
+        number, again = seen[task], seen[task, seeds[slot]]
+        sampled = episode_seed(sampling_seed, task, *seeds[slot], again, draws[slot])
+        privileged = number < privileged_siblings
+        trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[slot], privileged=privileged)
+        episodes.append(Episode(slot, trajectory, sampled))
+        seen.update([task, (task, seeds[slot])])
+    return episodes
+
+
+def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource) -> Sequence[Episode]:
+    """Resets the environments, finds the skill of each task and returns the episodes. A failure ends its own episode.
+
+    Raises:
+        SiblingsDiffer: if siblings open differently.
+    """
+    seeds = [one.trajectory.seeds._asdict() for one in episodes]
+    if not environments.takes_dynamics_seed:
+        seeds = [{"seed": one["seed"]} for one in seeds]
+    arguments = [{**seeded, **one.trajectory.row} for seeded, one in zip(seeds, episodes, strict=True)]
+    openings = environments.reset(range(len(episodes)), arguments)
+    if not environments.openings_may_differ:
+        names = [one.trajectory.task for one in episodes]
+        check_openings(openings, names, environments.name, environments.sibling_advice)
+    known: dict[tuple[Any, ...], Any] = {}  # a function of the user's might tell siblings different texts
+    for episode, opening in zip(episodes, openings, strict=True):
+        if isinstance(opening, Failure):
+            episode.fail(opening, environments.name)
+            continue
+        asked = episode.trajectory.task, opening.task_text, opening.task_key, opening.data_source
+        if asked not in known or not getattr(skills, "is_users", False):
+            known[asked] = skill_of(skills, opening, episode.trajectory.row, environments.limited)
+        if isinstance(skill := known[asked], Failure):
+            episode.fail(skill, environments.name)
+        else:
+            trajectory, category = episode.trajectory, str(episode.trajectory.row.get("category", ""))
+            episode.observation, episode.admissible, episode.context = (
+                opening.observation,
+                opening.admissible,
+                opening.context,
+            )
+            trajectory.category, trajectory.task_text = opening.category or category, opening.task_text
+            trajectory.skill_text, trajectory.skill_ids = skill
+    return episodes
+
+
+def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -> None:
+    """Calls the environments' `finish` for episodes that did not fail, and notes the `Ending`: what is known only when
+    an episode is over, such as its reward."""
+    ended = [episode for episode in episodes if not episode.trajectory.failed]
+    endings = environments.finish([episode.slot for episode in ended])
+    for episode, ending in zip(ended, endings, strict=True):
+        if isinstance(ending, Failure):
+            episode.fail(ending, environments.name)
+        elif ending is not None:
+            _give(episode.trajectory, ending)
+
+
+def _give(trajectory: Trajectory, ending: Ending) -> None:
+    for number, reward in ending.turn_rewards.items():
+        trajectory.turns[number].reward += reward
+    trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
+    trajectory.won = trajectory.won if ending.won is None else ending.won
+    trajectory.score = trajectory.score if ending.score is None else ending.score
+    if trajectory.turns:
+        last = trajectory.turns[-1]
+        last.reward += ending.reward
+        last.metrics = {**last.metrics, **ending.metrics}
+        last.info = {**last.info, **ending.info, **ending.metrics}
+
+
+class SiblingsDiffer(ValueError):
+    """Raised when siblings of a task do not start in the same state, so that their outcomes can't be compared."""
+
+
+def check_openings(
+    openings: Sequence[Opening | Failure], tasks: Sequence[str], environment: str, advice: str = "Draw all from 'seed'"
+) -> None:
+    """Checks that `reset` returned the same for all siblings of a task; episodes that failed are left out.
+
+    Args:
+        advice: says what to change in this environment (`ValidatedBatch.sibling_advice`).
+
+    Raises:
+        SiblingsDiffer: if not; the message shows two reset results and says what to do.
+    """
+    first: dict[str, Opening] = {}
+    for task, opening in zip(tasks, openings, strict=True):
+        if not isinstance(opening, Opening):
+            continue
+        for name in ("task_text", "observation", "admissible", "context", "category", "task_key", "data_source"):
+            one, other = getattr(first.setdefault(task, opening), name), getattr(opening, name)
+            if _differ(one, other):
+                one, other = _excerpts(str(one), str(other))
+                raise SiblingsDiffer(
+                    f"environment {environment}, task {task!r}: siblings open differently, {one!r} and {other!r} "
+                    f"({name}). A group is several tries at one task. {advice}; set openings_may_differ = True if "
+                    "they are meant to"
+                )
+
+
+def check_first_prompt(trajectory: Trajectory, prompt: str, first: dict[tuple[str, str], str], name: str) -> None:
+    """Checks that all siblings of a task with the same skill read the same first prompt.
+
+    Args:
+        first: the prompt of each task and skill, which is added where it is missing.
+        name: of the environment.
+
+    Raises:
+        SiblingsDiffer: if not; the message shows two prompts.
+    """
+    known = first.setdefault((trajectory.task, trajectory.skill_text), prompt)
+    if prompt != known:
+        one, other = _excerpts(known, prompt)
+        raise SiblingsDiffer(
+            f"environment {name}, task {trajectory.task!r}: siblings opened alike and read different first prompts, "
+            f"{one!r} and {other!r}; let prompt.render(view, skill) depend on its arguments alone"
+        )
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether values differ; those whose class does not define equality are not compared."""
+    if one is other or type(one).__eq__ is object.__eq__:
+        return False
+    try:
+        return bool(one != other)
+    except ValueError:  # arrays compare by element
+        return False
+
+
+def _excerpts(one: str, other: str) -> tuple[str, str]:
+    """Returns both texts around the first character that differs."""
+    at = max(len(commonprefix([one, other])) - 20, 0)
+    return one[at : at + 60], other[at : at + 60]

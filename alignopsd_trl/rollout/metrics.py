@@ -33,6 +33,8 @@ def rollout_sums(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, i
     count = len(trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     counted = len(turns)
+    # a turn repeats an action of its episode if the same observation follows
+    different = sum(len({(turn.action, turn.observation) for turn in one.turns}) for one in trajectories)
     known = all(trajectory.won is not None for trajectory in trajectories)
     sums = {
         "episodes/score": (math.fsum(t.score for t in trajectories), count),
@@ -41,7 +43,7 @@ def rollout_sums(trajectories: Sequence[Trajectory]) -> dict[str, tuple[float, i
         "turns/prompt_tokens": (sum(len(turn.prompt_ids) for turn in turns), counted),
         "turns/truncated": (sum(turn.truncated for turn in turns), counted),
         "turns/invalid_actions": (sum(not turn.action_valid for turn in turns), counted),
-        "turns/repeated": (sum(map(_repeated, trajectories)), counted),
+        "turns/repeated": (counted - different, counted),
         "turns/shortened_history": (sum(turn.history_shortened for turn in turns), counted),
         "episodes/success": (sum(bool(t.won) for t in trajectories) if known else math.nan, count),
     }

@@ -11,23 +11,31 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Reply, Step, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
-from alignopsd_trl.rollout.episode import TOO_LONG, Episode, replayed
-from alignopsd_trl.rollout.opening import SkillSource, episodes_of, finish_episodes, no_skills, open_episodes
-from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.episode import (
+    TOO_LONG,
+    Episode,
+    SiblingsDiffer,
+    SkillSource,
+    episode_seed,
+    episodes_of,
+    finish_episodes,
+    no_skills,
+    open_episodes,
+)
 from alignopsd_trl.rollout.prompting import Prompting
-from alignopsd_trl.rollout.prompts import Renderer
 from alignopsd_trl.rollout.reading import Reader, reader_for
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
-from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_prompts, episode_seed
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
+Result = TypeVar("Result")
 ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
 """Errors that end all episodes on all processes."""
 
@@ -54,13 +62,12 @@ class Player:
         end_ids: tokens that end a response.
         skills: returns the privileged text of a task.
         skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
-        max_turns: turns after which an episode ends; the environment's own number by default, and no more than that.
+        max_turns: turns after which an episode ends, no more than the environment's own number; by default as the
+            renderer's options say, or the environment.
         agree: all-reduces the maximum of a number.
         each: all-gathers a value.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
         reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
-        privileged: whether turns hold the privileged prompt too (`Turn.privileged_ids`). Prompts are cut to the same
-            history either way.
         until_lost: whether an episode ends, as at its turn limit, once the environment says that the turns left can't
             win it (`Step.lost`). For callers that need the winner alone.
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
@@ -86,7 +93,6 @@ class Player:
     each: Callable[[Any], list[Any]] = lambda value: [value]
     progress: Callable[[int, int], None] = lambda ended, turns: None
     reader: Reader | None = None
-    privileged: bool = True
     until_lost: bool = False
     privileged_siblings: int = 0
     teacher: AnySampler | None = None
@@ -97,13 +103,11 @@ class Player:
 
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
-        self._prompting = Prompting(
-            self.renderer, self.end_ids, self.environments.history_length, self.skills_in_rollout, self.privileged
-        )
         own = self.environments.max_turns
-        if self.max_turns is not None and self.max_turns > own:
+        self._limit = self.max_turns or self.renderer.options.max_turns or own
+        if self._limit > own:
             raise ValueError(
-                f"max_turns={self.max_turns} is more than the {own} of environment {self.environments.name}, which may "
+                f"max_turns={self._limit} is more than the {own} of environment {self.environments.name}, which may "
                 "plan by it; raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
             )
 
@@ -134,37 +138,50 @@ class Player:
         if self.renderer.converses and any(prefixes):
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         draws = draws or [""] * len(rows)
-        episodes = episodes_of(rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings)
-        self._first_prompts: dict[tuple[str, str], str] = {}
-        self._together(lambda: open_episodes(episodes, self.environments, self.skills))
+        asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
+        episodes = self._together(lambda: open_episodes(episodes_of(*asked), self.environments, self.skills))
+        schemas = getattr(self.sampler, "takes_schemas", False)
+        prompting = Prompting(
+            self.renderer, self.end_ids, self.environments, self.skills_in_rollout, self.settings, schemas
+        )
         given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
         if self.hand_over is None:
-            self._drive(given, self._queues())
+            self._drive(given, prompting)
         else:
-            self._drive([one for one in given if not one[0].trajectory.privileged], self._queues())
+            self._drive([one for one in given if not one[0].trajectory.privileged], prompting)
             with self.hand_over():
-                self._drive([one for one in given if one[0].trajectory.privileged], self._queues())
+                self._drive([one for one in given if one[0].trajectory.privileged], prompting)
         self._together(lambda: finish_episodes(episodes, self.environments))
         return [episode.trajectory for episode in episodes]
 
     async def _play(self, episode: Episode, prefix: Sequence[str], queues: Queues) -> None:
         """Plays one opened episode to its end."""
+        trajectory = episode.trajectory
         for number, action in enumerate(prefix):
-            await self._step(episode, replayed(number, action), queues)
-        while episode.live and (turn := await result_of(queues.prompts.submit(episode.slot, episode))):
-            if isinstance(turn, Reply):
-                await self._pass_over(episode, turn, queues)
-                continue
-            await self._respond(episode, turn, queues)
-            await self._step(episode, turn, queues)
-            self.progress(0, 1)
+            if trajectory.stop is None:
+                await self._step(episode, Turn(number, "", [], [], action=action), queues)
+        while trajectory.stop is None and (turn := await result_of(queues.prompts.submit(episode.slot, episode))):
+            if isinstance(turn, Turn):
+                await self._respond(episode, turn, queues)
+            if trajectory.stop is None:
+                await self._step(episode, turn, queues)
+            self.progress(0, int(isinstance(turn, Turn)))
         self.progress(1, 0)
 
-    def _drive(self, given: Sequence[tuple[Episode, Sequence[str]]], queues: Queues) -> None:
+    def _drive(self, given: Sequence[tuple[Episode, Sequence[str]]], prompting: Prompting) -> None:
         """Plays episodes, each after its prefix, to their ends."""
-        works = [self._play(*one, queues) for one in given]
-        others = [] if queues.teacher is queues.sampler else [queues.teacher]
-        driver = Driver(works, [queues.sampler, *others], [queues.prompts, queues.steps])
+        samplers = [
+            one if isinstance(one, Sampler) else Lockstep(one, self.agree, lambda: self.renderer.encode(["."])[0])
+            for one in ([self.sampler, self.teacher] if self.teacher else [self.sampler])
+        ]
+        alone = None if any(one.waits_for_all for one in samplers) else self.environments.worker
+        queues = Queues(
+            BatchedCalls(lambda _, episodes: prompting.next_turns(episodes)),
+            samplers[0],
+            samplers[-1],
+            BatchedCalls(self.environments.step) if alone is None else Workers(self.environments, alone),
+        )
+        driver = Driver([self._play(*one, queues) for one in given], samplers, [queues.prompts, queues.steps])
         try:
             while True:
                 self._together(driver.run)
@@ -174,65 +191,17 @@ class Player:
         finally:
             driver.close()
 
-    def _together(self, act: Callable[[], None]) -> None:
+    def _together(self, act: Callable[[], Result]) -> Result:
         """Calls ``act``. If it raises one of `ENDS` on any process, all processes raise that."""
-        problem: Exception | None = None
+        problem, found = None, None
         try:
-            act()
+            found = act()
         except ENDS as error:
             problem = error
         if self.agree(int(problem is not None)):
             problems = [one for one in self.each(problem) if one is not None]
             raise problem or problems[0]
-
-    def _queues(self) -> Queues:
-        own, other = (
-            one if isinstance(one, Sampler) else Lockstep(one, self.agree, lambda: self.renderer.encode(["."])[0])
-            for one in (self.sampler, self.teacher or self.sampler)
-        )
-        other = other if self.teacher else own
-        worker = None if own.waits_for_all or other.waits_for_all else self.environments.worker
-        return Queues(
-            BatchedCalls(lambda _, episodes: self._turns(episodes, own)),
-            own,
-            other,
-            BatchedCalls(self.environments.step) if worker is None else Workers(self.environments, worker),
-        )
-
-    def _turns(self, episodes: Sequence[Episode], sampler: Sampler) -> list[Turn | Reply | None]:
-        """Returns the next turn of each episode, or why an agent's request becomes none."""
-        turns = self._prompting.next_turns(episodes)
-        if not self.environments.openings_may_differ:
-            pairs = zip(episodes, turns, strict=True)
-            begun = [(one.trajectory, turn) for one, turn in pairs if isinstance(turn, Turn) and not turn.number]
-            prompts = [((one.task, one.skill_text), turn.prompt_text) for one, turn in begun]  # some are dealt skills
-            check_prompts(prompts, self._first_prompts, self.environments.name)
-        refused = [self._refusal(episode.wishes, sampler) for episode in episodes]
-        return [turn if turn is None else refusal or turn for turn, refusal in zip(turns, refused, strict=True)]
-
-    def _refusal(self, wishes: Wishes, sampler: Sampler) -> Reply | None:
-        """Returns why a request can't be sampled as an agent asks."""
-        for name, value in wishes.settings.items():
-            if self.settings.get(name, value) != value:
-                told = f"{name}={value} is not the run's {self.settings[name]}, so that the policy would learn from "
-                told += "what it does not sample; leave it out, or use AgentEnvironment(..., sampling='ignore')"
-                return Reply.of(told, error="unsupported_value")
-        if wishes.schema is not None and not getattr(sampler, "takes_schemas", False):
-            return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
-        return None
-
-    async def _pass_over(self, episode: Episode, answer: Reply, queues: Queues) -> None:
-        """Answers a request that becomes no turn."""
-        step = await result_of(queues.steps.submit(episode.slot, answer))
-        if isinstance(step, Failure):
-            episode.fail(step, self.environments.name)
-        else:
-            stop = StopReason.PROMPT_TOO_LONG if answer.error == TOO_LONG else StopReason.DONE
-            episode.pass_over(step, stop, self._limit)
-
-    @property
-    def _limit(self) -> int:
-        return self.max_turns or self.environments.max_turns
+        return cast("Result", found)
 
     async def _respond(self, episode: Episode, turn: Turn, queues: Queues) -> None:
         """Samples a response and parses the action in it."""
@@ -257,19 +226,18 @@ class Player:
             turn.staleness = self.update - response.weights
         self._parse_action(episode, turn)
 
-    async def _step(self, episode: Episode, turn: Turn, queues: Queues) -> None:
-        """Answers the environment, unless the episode has ended."""
-        if not episode.live:
-            return
-        answer = self._reply(turn) if self.renderer.asks else turn.action
-        if isinstance(answer, Reply) and not episode.wishes.trained:
-            await self._pass_over(episode, answer, queues)
-            return
+    async def _step(self, episode: Episode, turn: Turn | Reply, queues: Queues) -> None:
+        """Answers the environment. A refused request, and one that is not trained, becomes no turn."""
+        answer = turn if isinstance(turn, Reply) else self._reply(turn) if self.renderer.asks else turn.action
+        kept = turn if isinstance(turn, Turn) and episode.wishes.trained else None
         step = await result_of(queues.steps.submit(episode.slot, answer))
         if isinstance(step, Failure):
-            self._fail(episode, turn, step)
+            self._fail(episode, kept, step)
+        elif kept is not None:
+            episode.advance(kept, step, self._limit, self.until_lost)
         else:
-            episode.advance(turn, step, self._limit, self.until_lost)
+            long = isinstance(answer, Reply) and answer.error == TOO_LONG
+            episode.pass_over(step, StopReason.PROMPT_TOO_LONG if long else StopReason.DONE, self._limit)
 
     def _reply(self, turn: Turn) -> Reply:
         prompt, response = len(turn.prompt_ids), len(turn.response_ids)
@@ -293,8 +261,8 @@ class Player:
         else:
             self._fail(episode, turn, projection)
 
-    def _fail(self, episode: Episode, turn: Turn, failure: Failure) -> None:
-        episode.trajectory.turns.append(turn)
+    def _fail(self, episode: Episode, turn: Turn | None, failure: Failure) -> None:
+        episode.trajectory.turns += [] if turn is None else [turn]
         episode.fail(failure, self.environments.name)
 
 
@@ -305,22 +273,3 @@ def response_end(ids: Sequence[int], wishes: Wishes, text: Callable[[Sequence[in
     if not found:
         return length
     return bisect_left(range(length), True, key=lambda count: any(stop in text(ids[:count]) for stop in found))
-
-
-def make_player(
-    environments: ValidatedBatch,
-    tokenizer: PreTrainedTokenizerBase,
-    sampler: AnySampler,
-    end_ids: Sequence[int],
-    options: PlayOptions,
-    reserved: int = 0,
-    **own: Any,
-) -> Player:
-    """Makes a player of environments that plays by options.
-
-    Args:
-        reserved: as in [`Renderer`].
-        own: further fields of [`Player`].
-    """
-    renderer = Renderer(tokenizer, environments.prompt, options, reserved)
-    return Player(environments, renderer, sampler, tokenizer, end_ids, max_turns=options.max_turns, **own)

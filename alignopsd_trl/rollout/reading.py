@@ -7,6 +7,7 @@ prompt may hold the opening tag, and a model may have tags of its own or think i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +19,35 @@ from trl.chat_template_utils import parse_response as parse_message
 
 from alignopsd_trl.environments.adapters.calls import calls_in, text_before_calls
 from alignopsd_trl.rollout.options import THINK, PlayOptions
-from alignopsd_trl.rollout.thinking import canonical, parse_response
 from alignopsd_trl.turns import Thought
 
 _TAIL = 24  # tokens at the end of a prompt that may hold an opened tag
+_FAMILIES = ("action", "search", "answer")
+_OPENING = {tag: re.compile(rf"<{tag}\b", re.IGNORECASE) for tag in ("think", *_FAMILIES)}
+_CLOSING = {tag: re.compile(rf"</{tag}\s*>", re.IGNORECASE) for tag in ("think", *_FAMILIES)}
+
+
+def _first_block(tag: str, text: str) -> str | None:
+    """Returns the inside of the first complete block of a tag. Linear in the text: if the first opening tag is never
+    closed, no later one is."""
+    opening = _OPENING[tag].search(text)
+    start = text.find(">", opening.end()) if opening else -1
+    closing = _CLOSING[tag].search(text, start + 1) if start >= 0 else None
+    return text[start + 1 : closing.start()] if closing else None
+
+
+def parse_response(text: str | None) -> Thought:
+    """Returns thinking and action of a response, for correspondence (not for the environment, which has its own rules).
+
+    The first complete think block gives the thinking; the first family among action, search, answer that has a
+    complete block gives the action, wherever it stands, even if its block is blank. Opening tags may carry attributes,
+    case does not matter, outer white space is stripped. Any string or ``None`` is legal. Source: method facts A.1 to
+    A.3.
+    """
+    text = text or ""
+    thinking = _first_block("think", text)
+    action = next((body for tag in _FAMILIES if (body := _first_block(tag, text)) is not None), None)
+    return Thought((thinking or "").strip(), (action or "").strip())
 
 
 @dataclass(frozen=True)
@@ -102,14 +128,11 @@ class Reader:
 
     def _canonical(self, prompt: Sequence[int], response: Sequence[int], text: str) -> str:
         """Returns the response with its thinking between ``<think>`` tags, whatever opened it and whatever its tags."""
-        text = text if self._special_tags is None else self._with_tags(response)
-        return canonical(text, self._tags, self._opened(prompt))
-
-    def _opened(self, prompt: Sequence[int]) -> bool:
-        if not self._may_open:
-            return False
-        tail: Any = self._tokenizer.decode(list(prompt[-_TAIL:]), skip_special_tokens=False)
-        return tail.rstrip().endswith(self._tags[0])
+        text, (first, last) = text if self._special_tags is None else self._with_tags(response), self._tags
+        if self._may_open and first not in text.partition(last)[0]:
+            tail: Any = self._tokenizer.decode(list(prompt[-_TAIL:]), skip_special_tokens=False)
+            text = first + text if tail.rstrip().endswith(first) else text
+        return text if self._tags == THINK else text.replace(first, THINK[0], 1).replace(last, THINK[1], 1)
 
     def _with_tags(self, response: Sequence[int]) -> str:
         """Decodes a response without special tokens other than those of the tags."""

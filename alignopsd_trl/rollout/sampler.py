@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -150,6 +151,7 @@ def _or_empty(future: Future[Response]) -> Response:
         return Response([], [])
 
 
+@dataclass(frozen=True)
 class SortedByLength:
     """A [`BatchSampler`] that passes prompts to another one in batches of similar length, which saves padding.
 
@@ -158,20 +160,14 @@ class SortedByLength:
         size: returns how many of the prompts go into a batch. The number of calls must depend on that of prompts alone.
     """
 
-    def __init__(self, sampler: BatchSampler, size: Callable[[Sequence[Sequence[int]]], int]):
-        self._sampler, self._size = sampler, size
+    sampler: BatchSampler
+    size: Callable[[Sequence[Sequence[int]]], int]
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        size = self._size(prompts)
-        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        responses: list[list[int]] = [[] for _ in prompts]
-        log_probs: list[list[float]] | None = [[] for _ in prompts] or None
-        for first in range(0, len(order), size):
-            rows = order[first : first + size]
-            sampled, known = self._sampler.respond([prompts[row] for row in rows], until)
-            log_probs = None if known is None else log_probs
-            for place, row in enumerate(rows):
-                responses[row] = sampled[place]
-                if log_probs is not None and known is not None:
-                    log_probs[row] = known[place]
-        return Responses(responses, log_probs)
+        size, order = self.size(prompts), sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+        parts = [order[first : first + size] for first in range(0, len(order), size)]
+        found = [self.sampler.respond([prompts[row] for row in part], until) for part in parts]
+        back = sorted(range(len(order)), key=order.__getitem__)
+        ids = [one for part in found for one in part.ids]
+        log_probs = [one for part in found for one in part.log_probs or ()]
+        return Responses([ids[place] for place in back], [log_probs[place] for place in back] if log_probs else None)

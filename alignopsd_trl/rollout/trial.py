@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.environments.base import Chat, Message
 from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 
 _MOST = 4096  # words of the prompt that must not be cut
 _PLACE = {"type": "string", "description": "Where."}

@@ -44,7 +44,9 @@ class Rows:
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keeps only the given rows, which `closed_up` has ordered."""
-        moves, chosen = moved(rows, self.place.device), torch.tensor(rows, device=self.place.device)
+        device, places = self.place.device, [place for place, row in enumerate(rows) if place != row]
+        moves = torch.tensor([[rows[place] for place in places], places], dtype=torch.int64, device=device)
+        chosen = torch.tensor(rows, device=device)
         self.place, self.visible, self.position = self.place[chosen], self.visible[chosen], self.position[chosen]
         layers: Any = self.cache.layers
         for layer in layers:
@@ -58,22 +60,10 @@ def closed_up(going: Sequence[bool]) -> list[int]:
     return [row if going[row] else next(last) for row in range(count)]
 
 
-def moved(rows: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the rows that `closed_up` moved and their new places, int64."""
-    places = [place for place, row in enumerate(rows) if place != row]
-    pairs = torch.tensor([[rows[place] for place in places], places], dtype=torch.int64, device=device)
-    return pairs[0], pairs[1]
-
-
 def draw(log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
     """Draws one token for each row, ``(n,)``, from log-probs ``(n, V)``. Random numbers are dealt in the order of the
     responses' numbers, ``place``, so that a response gets the same ones whichever row it is in."""
-    numbers = torch.rand(len(log_probs), dtype=torch.float64, device=log_probs.device)
-    return draw_at(log_probs, numbers[place.argsort().argsort()])
-
-
-def draw_at(log_probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Draws one token per row, ``(n,)``, from ``(n, V)`` log-probs by numbers ``(n,)`` in [0, 1)."""
+    numbers = torch.rand(len(log_probs), dtype=torch.float64, device=log_probs.device)[place.argsort().argsort()]
     mass = log_probs.double().exp().cumsum(-1)
     point = numbers.unsqueeze(1) * mass[:, -1:]
     return torch.searchsorted(mass, point, right=True).squeeze(1).clamp_max(mass.size(1) - 1)

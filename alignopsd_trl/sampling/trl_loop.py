@@ -7,14 +7,12 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
 from alignopsd_trl.rollout.sampler import AnySampler
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.sampling.plain import PLAIN
 from alignopsd_trl.sampling.trl_engine import EngineSampler
-from alignopsd_trl.scoring.kv_memory import CacheLimits, cache_limits, token_bytes
+from alignopsd_trl.scoring.kv_memory import CacheLimits, cache_limits, free_memory, token_bytes
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.trl_model import (
     attention_of,
@@ -39,14 +37,6 @@ def samples_plainly(trainer: Trainer) -> bool:
     config, changed = trainer.generation_config, trainer.args.generation_kwargs or trainer.args.cache_implementation
     plain = all(getattr(config, name) in values for name, values in PLAIN.items())
     return config.do_sample and plain and not changed
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Returns the free bytes of a GPU, including torch's own cache; `None` for other devices."""
-    if device.type != "cuda":
-        return None
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + cached
 
 
 class OwnBackend(Backend):

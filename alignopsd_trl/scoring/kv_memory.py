@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 POOL = 512 << 20  # bytes of cached prompts on a CPU: those of some hundred turns with the shipped policies
 CACHE = 128 << 20  # bytes of a batch on a CPU; larger batches are hardly faster
 SHARE = 0.5  # of a GPU's free memory
@@ -39,6 +41,14 @@ def cache_limits(free: float | None, row: int, caches: int = 1) -> CacheLimits:
         return CacheLimits(POOL, CACHE)
     pool, batch = (int(SHARE / caches * part * max(free, 0.0)) for part in (0.8, 0.2))
     return CacheLimits(max(pool, SEVERAL * row), max(batch, SEVERAL * row), bounds_rollout=True)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Returns the free bytes of a GPU, including torch's own cache; `None` for other devices."""
+    if device.type != "cuda":
+        return None
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
 
 
 def token_bytes(config: Any, number_bytes: int) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect, insort
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,10 +25,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.common.patched import patched
 from alignopsd_trl.scoring.kv_memory import CACHE, POOL, CacheLimits, token_bytes
 from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
-from alignopsd_trl.scoring.ragged import Ragged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -178,9 +177,10 @@ class PrefixCache:
     def _encode(self, texts: Sequence[Text]) -> None:
         known = [self._beginning(text) for text in texts]
         self._places |= zip(texts, known, strict=True)  # complete for a text that is a prefix of another one
-        rest = Ragged.of([text[len(places) :] for text, places in zip(texts, known, strict=True)])
-        for rows in _batches(rest.length.tolist(), [len(text) for text in texts], self._budget):
-            ids, real = rest.padded(torch.tensor(rows), self._pad_id, "right")
+        rest = [torch.tensor(text[len(places) :]) for text, places in zip(texts, known, strict=True)]
+        for rows in _batches([*map(len, rest)], [*map(len, texts)], self._budget):
+            ids = pad_sequence([rest[row] for row in rows], batch_first=True, padding_value=self._pad_id)
+            real = torch.arange(ids.size(1)) < torch.tensor([[len(rest[row])] for row in rows])
             for row, places in zip(rows, self._forward(ids, real, [known[row] for row in rows]), strict=True):
                 self._places[texts[row]] = torch.cat([known[row], places])
         for text in texts:
@@ -189,14 +189,14 @@ class PrefixCache:
     def _beginning(self, text: Text) -> torch.Tensor:
         """Returns the places in the pool of the longest prefix that a text shares with a cached one."""
         place = bisect(self._sorted, text)
-        lengths = {_common(text, near): near for near in self._sorted[max(place - 1, 0) : place + 1]}
+        lengths = {len(commonprefix([text, near])): near for near in self._sorted[max(place - 1, 0) : place + 1]}
         longest = max(lengths, default=0)
         return self._places[lengths[longest]][:longest] if longest else torch.zeros(0, dtype=torch.int64)
 
     def _forward(self, ids: torch.Tensor, real: torch.Tensor, before: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Encodes tokens ``(r, s)`` after cached prefixes and returns the places of the real ones, by row."""
         device, (rows, width) = self._model.device, ids.shape
-        past, options, cache = _padded(before), {}, _empty_cache(self._layers)
+        past, options, cache = _padded(before), {}, Cache(layers=[DynamicLayer() for _ in range(self._layers)])
         if past.size(1):
             length = torch.tensor([len(one) for one in before]).unsqueeze(1)
             seen = (torch.arange(past.size(1)) < length).unsqueeze(1).expand(-1, width, -1)
@@ -253,8 +253,8 @@ class _Filled(Exception):
 
 
 def _fill(cache: Cache, model: PreTrainedModel, ids: torch.Tensor, options: dict[str, Any]) -> None:
-    """Fills a cache with the keys and values of tokens. The forward ends as soon as the last layer has them, since its
-    output is not used."""
+    """Fills a new cache with the keys and values of tokens. The forward ends as soon as the last layer has them, since
+    its output is not used."""
     last: Any = cache.layers[-1]
     inner = last.update
 
@@ -262,12 +262,9 @@ def _fill(cache: Cache, model: PreTrainedModel, ids: torch.Tensor, options: dict
         inner(*arguments, **named)
         raise _Filled
 
-    with patched(last, update=update), contextlib.suppress(_Filled):
+    last.update = update
+    with contextlib.suppress(_Filled):
         model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE_NAME: cache}, **options)
-
-
-def _empty_cache(layers: int) -> Cache:
-    return Cache(layers=[DynamicLayer() for _ in range(layers)])
 
 
 def _cache_of(buffers: Sequence[torch.Tensor], length: int) -> Cache:
@@ -314,9 +311,3 @@ def _waves(texts: list[Text]) -> Iterator[list[Text]]:
     while stride > 1:
         yield texts[stride // 2 :: stride]
         stride //= 2
-
-
-def _common(one: Text, other: Text) -> int:
-    """Returns the length of the common prefix of two texts."""
-    differs = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
-    return next(differs, min(len(one), len(other)))

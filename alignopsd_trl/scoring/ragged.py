@@ -72,22 +72,3 @@ class Ragged:
         index = torch.where(mask, self.start[rows].unsqueeze(1) + position, 0)
         values = self.flat[index] if len(self.flat) else torch.zeros_like(index, dtype=self.flat.dtype)
         return torch.where(mask, values, torch.as_tensor(pad, dtype=self.flat.dtype)), mask
-
-
-def plan_chunks(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
-    """Cuts rows, longest first, into chunks of at most ``budget`` padded tokens (one row at least).
-
-    Args:
-        lengths: ``(n,)`` int64 tokens per row.
-
-    Returns:
-        Row numbers per chunk; together a permutation of ``range(n)``. Equal lengths keep their order.
-    """
-    order = torch.argsort(lengths, descending=True, stable=True)
-    ordered = lengths[order].tolist()
-    chunks, first = [], 0
-    while first < len(ordered):
-        rows = max(1, budget // max(ordered[first], 1))
-        chunks.append(order[first : first + rows])
-        first += rows
-    return chunks

@@ -105,8 +105,9 @@ class SelfCheck:
     exact: bool
     thinks: tuple[ScoringModel, BatchSampler] | None = None
 
-    def first_round(self, batch: TurnBatch) -> dict[str, float]:
-        """Makes all comparisons.
+    def compare(self, batch: TurnBatch, number: int) -> dict[str, float]:
+        """Makes all comparisons in the first round (``number`` 1), cheap ones later. Those of two rounds raise: only
+        after an update does a sampler show whether it gets the weights.
 
         Returns:
             The largest difference over processes by name.
@@ -114,29 +115,26 @@ class SelfCheck:
         Raises:
             SelfCheckError: if one is beyond its bound, on all processes.
         """
-        few = unlike(batch, ROWS)
-        rows = torch.arange(len(few))
-        plain = self._score(self.policy, few, rows)
-        found = self._cheap(few, plain)
-        found["batching"] = _mean(plain - self._score(self.policy, few, rows, budget=1), few)
-        if self.reference is not None:
+        few, found = unlike(batch, ROWS), {}
+        rows, first = torch.arange(len(few)), number == 1
+        if self.encoder is not None:
+            row = self.encoder([TEXT])[0].float().cpu()
+            known = torch.tensor(self.processes.each(row.tolist())[0])
+            found["encoder"] = max(float((row - known).abs().max()), abs(float(row.norm()) - 1.0))
+        plain = self._score(self.policy, few, rows) if first or self.sampled else torch.zeros(0)
+        if self.sampled:
+            found["sampler"] = _mean(plain - _sampler(few, plain), few)
+        if first:
+            found["batching"] = _mean(plain - self._score(self.policy, few, rows, budget=1), few)
+        if first and self.reference is not None:
             found["reference"] = _mean(plain - self._score(self.reference, few, rows), few)
-        self._add_thinking(found, few)
-        if self.teacher is not None:
-            found["empty_skill"] = _mean(plain - self.teacher(few, rows, rows), few)
-        if self.forwards.shared:
-            found["shared_prefix"] = _mean(plain - self._score(self.policy, few, rows, shared=True), few)
-        return self._judge(found)
-
-    def later_round(self, batch: TurnBatch, strict: bool) -> dict[str, float]:
-        """Makes the cheap comparisons. With ``strict`` they raise as in the first round: only after an update does a
-        sampler show whether it gets the weights."""
-        few = unlike(batch, ROWS)
-        plain = self._score(self.policy, few, torch.arange(len(few))) if self.sampled else None
-        found = self._cheap(few, plain)
-        if strict:
+        if number <= 2:
             self._add_thinking(found, few)
-        return self._judge(found, strict)
+        if first and self.teacher is not None:
+            found["empty_skill"] = _mean(plain - self.teacher(few, rows, rows), few)
+        if first and self.forwards.shared:
+            found["shared_prefix"] = _mean(plain - self._score(self.policy, few, rows, shared=True), few)
+        return self._judge(found, strict=number <= 2)
 
     def _add_thinking(self, found: dict[str, float | None], few: TurnBatch) -> None:
         """Adds the teacher's difference to the sampler's, from fresh responses of it."""
@@ -151,16 +149,6 @@ class SelfCheck:
         pairs = [pair for both in zip(own, known or [], strict=False) for pair in zip(*both, strict=False)]
         if gaps := [abs(one - other) for one, other in pairs if other is not None]:
             found["sampler"] = max(found.get("sampler") or 0.0, sum(gaps) / len(gaps))
-
-    def _cheap(self, few: TurnBatch, plain: torch.Tensor | None) -> dict[str, float | None]:
-        found: dict[str, float | None] = {}
-        if self.encoder is not None:
-            row = self.encoder([TEXT])[0].float().cpu()
-            first = torch.tensor(self.processes.each(row.tolist())[0])
-            found["encoder"] = max(float((row - first).abs().max()), abs(float(row.norm()) - 1.0))
-        if self.sampled and plain is not None:
-            found["sampler"] = _mean(plain - _sampler(few, plain), few)
-        return found
 
     def _score(
         self,
@@ -185,7 +173,7 @@ class SelfCheck:
         )
         return scores[len(beginnings) :]
 
-    def _judge(self, found: Mapping[str, float | None], strict: bool = True) -> dict[str, float]:
+    def _judge(self, found: Mapping[str, float | None], strict: bool) -> dict[str, float]:
         everywhere = self.processes.each(dict(found))
         batching = max((one.get("batching") or 0.0 for one in everywhere), default=0.0)
         lines, largest = [], {}

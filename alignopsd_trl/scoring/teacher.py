@@ -97,23 +97,23 @@ class PrivilegedTeacher:
         """Samples the thinking and, with ``actions``, the action of the privileged view at each turn, or at the turns
         ``rows``, in one generation; blank at turns that are not `TurnBatch.taught`."""
         places = list(range(len(batch))) if rows is None else rows.tolist()
-        if batch.taught is None:
-            return self._thoughts(batch, places, actions)
-        taught = batch.taught.tolist()
-        known = [place for place in places if taught[place]]
+        known = [place for place in places if batch.taught is None or batch.taught[place]]
         found = dict(zip(known, self._thoughts(batch, known, actions), strict=True))
         return [found.get(place, NO_THOUGHT) for place in places]
 
     def _thoughts(self, batch: TurnBatch, places: list[int], actions: bool) -> list[Thought]:
         turns = [batch.turns[place] for place in places]
-        if not self.forwards.agree(len(turns)):
+        width = self.forwards.agree(len(turns))
+        if not width:
             return []
         if self.forwards.prefixes is not None and batch.scored is not None:
             wanted = batch.scored.tolist()
             scored = [turn for place, turn in zip(places, turns, strict=True) if wanted[place]]
             self.forwards.prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
         with self.phases("privileged_thinking"):
-            responses = self.respond([turn.privileged_ids for turn in turns], None if actions else self.reader)
+            filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(turns))  # sampling is a collective
+            prompts = [*(turn.privileged_ids for turn in turns), *filler]
+            responses = self.sampler.respond(prompts, None if actions else self.reader).ids[: len(turns)]
         if not turns:  # `batch_decode` of no response returns one text
             return []
         texts = self.tokenizer.batch_decode(responses, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -121,22 +121,8 @@ class PrivilegedTeacher:
         found = [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
         return found if actions else [replace(thought, action="") for thought in found]
 
-    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> list[list[int]]:
-        """Samples a response of these weights to each prompt. A collective; processes with fewer prompts fill up."""
-        width = self.forwards.agree(len(prompts))
-        filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(prompts))
-        return self.sampler.respond([*prompts, *filler], until).ids[: len(prompts)] if width else []
-
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """Returns ``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.
-
-        Raises:
-            RuntimeError: if the trainer was given no encoder.
-        """
-        if self.encoder is None:
-            raise RuntimeError(
-                "the method compares thinking traces, but there is no encoder; pass encoder='lexical', a "
-                "sentence-transformers id or path, or a callable"
-            )
+        """Returns ``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text."""
+        assert self.encoder is not None, "a method that declares no encoder cannot ask for it"
         with self.phases("encoding"):
             return self.encoder(texts).to(self.model.device)

@@ -18,7 +18,7 @@ from transformers import Cache
 
 from alignopsd_trl.scoring.packing import Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.ragged import Ragged, plan_chunks
+from alignopsd_trl.scoring.ragged import Ragged
 
 Agree = Callable[[int], int]
 Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -52,8 +52,8 @@ class ScoringModel(Protocol):
     def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
 
-    def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the results of `shared` and of `states`, which one forward makes."""
+    def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        """Returns ``(R, T, 1 + D)`` float32: what `shared` returns and, behind it, what `states` does."""
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns ids and float32 values of the ``count`` largest logits, ``(n, T, count)`` each.
@@ -124,7 +124,7 @@ def score_pairs(
     pairs = Pairs(prompts, responses, prompt, response)
     width = _longest(responses)
     keeps = keep is not None and forwards.shared and forwards.agree(len(pairs) * width) <= KEPT_FROM_SCORING
-    scores = _read(model, pairs, _scores_and_states if keeps else _scores, width, forwards)
+    scores = _read(model, pairs, model.shared_with_states if keeps else None, width, forwards)
     if scores is None:
         return torch.zeros((len(place), width), device=model.device)
     if keep is not None and keeps:
@@ -134,84 +134,93 @@ def score_pairs(
     return scores[place.to(model.device)]
 
 
-Way = Callable[[ScoringModel, Packed, Before | None], torch.Tensor]
-"""A forward of packed rows: a value at each of their columns, ``(R, T, ...)``."""
+Way = Callable[[Packed, Before | None], torch.Tensor]
+"""A model's forward of packed rows: a value at each of their columns, ``(R, T, ...)``."""
 Rows = list[tuple[list[int], list[tuple[int, int]]]]
 """The pairs of each row of a forward, with the first column and the length of each."""
 
 
-def _read(model: ScoringModel, pairs: Pairs, way: Way, width: int, forwards: Forwards) -> torch.Tensor | None:
-    """Returns the values at each pair's response, ``(P, width, ...)``, 0 past its end; `None` without any forward."""
+def _read(model: ScoringModel, pairs: Pairs, way: Way | None, width: int, forwards: Forwards) -> torch.Tensor | None:
+    """Returns the values at each pair's response, ``(P, width, ...)``, 0 past its end; `None` without any forward.
+
+    Args:
+        way: by default the log-probs, by `ScoringModel.plain` unless rows are `Forwards.shared`.
+    """
     result = None
-    for values, rows in (_whole if forwards.prefixes is None else _behind)(model, pairs, way, forwards):
+    for values, rows in _forwards(model, pairs, way, forwards):
         if result is None:
             result = values.new_zeros((len(pairs), width, *values.shape[2:]))
-        if rows:
-            _take(values, rows, result)
+        places = [
+            (row, pair, first, length)
+            for row, (numbers, where) in enumerate(rows)
+            for pair, (first, length) in zip(numbers, where, strict=True)
+        ]
+        row, pair, first, length = torch.tensor(places, dtype=torch.int64).view(-1, 4).T
+        token = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
+        row, pair, first = (one.repeat_interleave(length) for one in (row, pair, first))
+        row, column, pair, token = torch.stack([row, first + token, pair, token]).to(values.device)
+        result[pair, token] = values[row, column]
     return result
 
 
-def _whole(model: ScoringModel, pairs: Pairs, way: Way, forwards: Forwards) -> Iterator[tuple[torch.Tensor, Rows]]:
-    """Yields forwards of whole prompts and responses."""
-    if forwards.shared or forwards.nested:
-        rows = rows_of_pairs(pairs, forwards.budget, branch=forwards.shared)
+def _forwards(
+    model: ScoringModel, pairs: Pairs, way: Way | None, forwards: Forwards
+) -> Iterator[tuple[torch.Tensor, Rows]]:
+    """Yields forwards: of whole prompts and responses, or, with `Forwards.prefixes`, of the responses alone, behind the
+    cached keys and values of their prompts."""
+    cached, pad_id = forwards.prefixes, forwards.pad_id
+    if cached is not None:
+        rows = [(row, pairs.behind(row)) for row in pairs.by_prompt()]
+    elif forwards.shared or forwards.nested:
+        rows = [(row.all, pairs.tree_row(row)) for row in rows_of_pairs(pairs, forwards.budget, forwards.shared)]
     else:
-        rows = [PairsOfRow([pair]) for pair in range(len(pairs))]
-    tree_rows = [pairs.tree_row(row) for row in rows]
-    for chunk in _chunks(torch.tensor([len(one) + 1 for one in tree_rows], dtype=torch.int64), forwards):
-        chosen = [tree_rows[number] for number in chunk] or [_blank(forwards.pad_id)]
-        if way is _scores and not forwards.shared:
-            values = _score_plain(model, chosen, forwards.pad_id)
+        rows = [([pair], pairs.tree_row(PairsOfRow([pair]))) for pair in range(len(pairs))]
+    starts = [0 if cached is None else len(tree_row.path) - 1 for _, tree_row in rows]
+    sizes = [
+        len(tree_row) + 1 if cached is None else max(len(tree_row) - start, len(tree_row) // 4)  # it takes memory too
+        for (_, tree_row), start in zip(rows, starts, strict=True)
+    ]
+    where = [
+        (numbers, [(column - start, length) for column, length in tree_row.places()])
+        for (numbers, tree_row), start in zip(rows, starts, strict=True)
+    ]
+    for chunk in _chunks(sizes, forwards):
+        if cached is not None and not any(length for number in chunk for _, length in where[number][1]):
+            chunk = []
+        chosen = [rows[number][1] for number in chunk] or [TreeRow([pad_id] * 4, [(2, 2)])]  # others may have more
+        if way is None and cached is None and not forwards.shared:
+            values = _score_plain(model, chosen, pad_id)
         else:
-            values = way(model, Packed.of(chosen, forwards.pad_id).to(model.device), None)
-        yield values, [(rows[number].all, tree_rows[number].places()) for number in chunk]
+            packed = Packed.of(chosen, pad_id, paths=cached is None or not chunk).to(model.device)
+            paths = [tree_row.path[:-1] for tree_row in chosen]
+            before = partial(cached.cache, paths, packed.ids.size(1)) if cached is not None and chunk else None
+            values = (way or model.shared)(packed, before)
+        yield values, [where[number] for number in chunk]
 
 
-def _behind(model: ScoringModel, pairs: Pairs, way: Way, forwards: Forwards) -> Iterator[tuple[torch.Tensor, Rows]]:
-    """Yields forwards of the responses alone, behind the cached keys and values of their prompts."""
-    assert forwards.prefixes is not None, "`_read` asks"
-    rows = pairs.by_prompt()
-    tree_rows = [pairs.behind(row) for row in rows]
-    path = torch.tensor([len(tree_row.path) - 1 for tree_row in tree_rows], dtype=torch.int64)
-    whole = torch.tensor([len(tree_row) for tree_row in tree_rows], dtype=torch.int64)
-    weight = torch.maximum(whole - path, whole // 4)  # cached tokens take memory too
-    for chunk in _chunks(weight, forwards):
-        chosen = [tree_rows[number] for number in chunk]
-        if not any(answer for tree_row in chosen for _, answer in tree_row.branches):
-            yield way(model, Packed.of([_blank(forwards.pad_id)], forwards.pad_id).to(model.device), None), []
-            continue
-        packed = Packed.of(chosen, forwards.pad_id, paths=False).to(model.device)
-        before = partial(forwards.prefixes.cache, [tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
-        found = []
-        for number, tree_row in zip(chunk, chosen, strict=True):
-            start = len(tree_row.path) - 1
-            found.append((rows[number], [(first - start, length) for first, length in tree_row.places()]))
-        yield way(model, packed, before), found
-
-
-def _chunks(lengths: torch.Tensor, forwards: Forwards) -> list[list[int]]:
+def _chunks(lengths: list[int], forwards: Forwards) -> list[list[int]]:
     """Returns the rows of each forward, as many forwards as the busiest process has; some are without rows."""
-    chunks = [chunk.tolist() for chunk in plan_chunks(lengths, forwards.budget)]
+    chunks = [chunk.tolist() for chunk in plan_chunks(torch.tensor(lengths, dtype=torch.int64), forwards.budget)]
     return chunks + [[]] * (forwards.agree(len(chunks)) - len(chunks))  # known first: forwards may gather parameters
 
 
-def _blank(pad_id: int) -> TreeRow:
-    """Makes the row of a process that has fewer forwards than another one."""
-    return TreeRow([pad_id] * 4, [(2, 2)])
+def plan_chunks(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
+    """Cuts rows, longest first, into chunks of at most ``budget`` padded tokens (one row at least).
 
+    Args:
+        lengths: ``(n,)`` int64 tokens per row.
 
-def _take(scores: torch.Tensor, rows: Rows, result: torch.Tensor) -> None:
-    """Copies the values ``(R, T, ...)`` of each row's pairs into ``result``."""
-    places = [
-        (row, pair, first, length)
-        for row, (pairs, where) in enumerate(rows)
-        for pair, (first, length) in zip(pairs, where, strict=True)
-    ]
-    row, pair, first, length = torch.tensor(places, dtype=torch.int64).T
-    token = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
-    row, pair, first = (one.repeat_interleave(length) for one in (row, pair, first))
-    row, column, pair, token = torch.stack([row, first + token, pair, token]).to(scores.device)
-    result[pair, token] = scores[row, column]
+    Returns:
+        Row numbers per chunk; together a permutation of ``range(n)``. Equal lengths keep their order.
+    """
+    order = torch.argsort(lengths, descending=True, stable=True)
+    ordered = lengths[order].tolist()
+    chunks, first = [], 0
+    while first < len(ordered):
+        rows = max(1, budget // max(ordered[first], 1))
+        chunks.append(order[first : first + rows])
+        first += rows
+    return chunks
 
 
 def _longest(sequences: Ragged) -> int:
@@ -229,24 +238,8 @@ def _distinct_pairs(
     return first_prompt[unique[:, 0]], first_response[unique[:, 1]], place
 
 
-def _scores(model: ScoringModel, rows: Packed, before: Before | None) -> torch.Tensor:
-    """Returns ``(R, T)`` float32: log-probs of the labels, each at its label's column."""
-    return model.shared(rows, before).float()
-
-
-def _scores_and_states(model: ScoringModel, rows: Packed, before: Before | None) -> torch.Tensor:
-    """``(R, T, 1 + D)`` float32: a score and the hidden state behind it."""
-    scores, states = model.shared_with_states(rows, before)
-    return torch.cat([scores.unsqueeze(-1), states], dim=-1)
-
-
-def _hidden(model: ScoringModel, rows: Packed, before: Before | None) -> torch.Tensor:
-    """``(R, T, D)``."""
-    return model.states(rows, before)
-
-
 def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """Scores rows without branches by TRL's own forward, with the same result as `_scores`."""
+    """Scores rows without branches by TRL's own forward, with the same result as `ScoringModel.shared`."""
     first = [tree_row.spans[0][0] for tree_row in tree_rows]
     prompts = Ragged.of([tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)])
     answers = Ragged.of([tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)])
@@ -334,7 +327,7 @@ def _states(model: ScoringModel, pairs: Pairs, width: int, known: States, forwar
     """Returns hidden states ``(P, width, D)``, 0 past a response's end; `None` where no process has any."""
     contents = [pairs.content(number) for number in range(len(pairs))]
     new = torch.tensor([place for place, one in enumerate(contents) if one not in known], dtype=torch.int64)
-    found = _read(model, pairs.among(new), _hidden, width, forwards)
+    found = _read(model, pairs.among(new), model.states, width, forwards)
     if not known:
         return found
     result = known[b"", b""].new_zeros((len(pairs), width, known[b"", b""].size(1)))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from trl.models.utils import disable_gradient_checkpointing
 
-from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.scoring.packing import why_plain
 
 if TYPE_CHECKING:
@@ -43,4 +42,5 @@ def why_not_shared(trainer: Trainer) -> str | None:
 
 
 def without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:
-    return disable_gradient_checkpointing(trainer.model, as_mapping(trainer.args.gradient_checkpointing_kwargs) or None)
+    kwargs: Any = trainer.args.gradient_checkpointing_kwargs or None  # a mapping, which transformers has parsed
+    return disable_gradient_checkpointing(trainer.model, kwargs)

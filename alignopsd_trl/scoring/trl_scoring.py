@@ -85,22 +85,19 @@ def logits_at(model: PreTrainedModel, tokens: torch.Tensor) -> AbstractContextMa
     return head_in_tiles(model, pick)
 
 
-def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
-    """Returns the model with all padding behind its rows (`padded_behind`), without masks where it needs none. Masks
-    are needed for sliding windows, layers of other kinds, positions that depend on the row's length, and flash
-    attention, which packs tokens by the mask."""
-    return partial(padded_behind, model, bool(why_not_shared(trainer)))
-
-
-def padded_behind(model: torch.nn.Module, masked: bool, labels: torch.Tensor, **inputs: Any) -> Any:
+def padded_behind(trainer: Trainer, model: torch.nn.Module, labels: torch.Tensor, **inputs: Any) -> Any:
     """Runs the model on left-padded rows ``(R, T)`` with all padding moved behind, so that positions are those of the
-    unpadded rows in every model. This is exact, since no token attends to later ones. If not ``masked``, the model gets
-    no mask, for the fastest attention kernel without repeated keys for grouped heads."""
+    unpadded rows in every model. This is exact, since no token attends to later ones.
+
+    A model that needs none gets no mask, for the fastest attention kernel without repeated keys for grouped heads.
+    Masks are needed for sliding windows, layers of other kinds, positions that depend on the row's length, and flash
+    attention, which packs tokens by the mask.
+    """
     mask, column = inputs.pop("attention_mask"), torch.arange(labels.size(1), device=labels.device)
     first = mask.argmax(dim=1, keepdim=True)
     forth, back = (column + first) % len(column), (column[:-1] - first) % len(column)
     inputs |= {"input_ids": inputs["input_ids"].gather(1, forth), "labels": labels.gather(1, forth)}
-    output = model(**inputs, **({"attention_mask": mask.gather(1, forth)} if masked else {}))
+    output = model(**inputs, **({"attention_mask": mask.gather(1, forth)} if why_not_shared(trainer) else {}))
     for name in ("log_probs", "entropy"):  # (R, T - 1): each position predicts the next token
         if (values := getattr(output, name, None)) is not None:
             values = values[:, 1 - len(column) :].gather(1, back.clamp(max=len(column) - 2))  # behind virtual tokens
@@ -191,8 +188,8 @@ class PolicyScorer:
         return trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
-        ids, mask = _joined(prompt, response)
-        model, length = as_causal(self._trainer, self._model), response.ids.size(1)
+        ids, mask = torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
+        model, length = partial(padded_behind, self._trainer, self._model), response.ids.size(1)
         with self._scoring(), head_on_labels(self.device):
             return self._trainer._get_per_token_logps_and_entropies(model, ids, mask, length)[0].float()
 
@@ -218,10 +215,11 @@ class PolicyScorer:
             **options,
         )
 
-    def shared_with_states(self, rows: Packed, before: Before | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         self._body = Body(policy_of(self._trainer))
         with self._body.watched():
-            return self.shared(rows, before), self._body.states
+            scores = self.shared(rows, before)
+        return torch.cat([scores.unsqueeze(-1), self._body.states], dim=-1)
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         (number, views, width, _), found = states.shape, []
@@ -254,8 +252,3 @@ class PolicyScorer:
             return contextlib.nullcontext()
         model = policy_of(self._trainer)
         return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
-
-
-def _joined(prompt: Padded, response: Padded) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns ids and attention mask of whole rows."""
-    return torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)

@@ -8,8 +8,7 @@ from itertools import groupby
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.rollout.foreign import as_text, marks_of
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer, as_text, marks_of
 from alignopsd_trl.skills.turn_source import PrivilegedSource
 from alignopsd_trl.turns import Trajectory, Turn
 

@@ -12,7 +12,7 @@ from alignopsd_trl.checks.rewards import RewardCheck
 from alignopsd_trl.checks.trainer import shares_prefixes
 from alignopsd_trl.common import strategies
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.rollout.opening import no_skills
+from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.runs.folder import LOG_FILE
 from alignopsd_trl.runs.health import FailedShare
 from alignopsd_trl.sampling.backend import Backend

@@ -15,13 +15,13 @@ from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
+from alignopsd_trl.rollout.episode import SkillSource, episode_seeds, no_skills
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
-from alignopsd_trl.rollout.opening import SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player, make_player
+from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import Reader, reader_for
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import AnySampler, Sampler
-from alignopsd_trl.rollout.siblings import episode_seeds
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.sampling.backend import HandOver
@@ -133,21 +133,21 @@ class Rollouts:
         Args:
             skilled: whether turns hold privileged prompts.
             skills_in_rollout: whether the policy itself sees the skill.
-            reserved: as in `make_player`.
+            reserved: as in [`Renderer`].
         """
-        return make_player(
-            self.environments,
-            self.tokenizer,
+        reader, environments = self.reader, self.environments
+        return Player(
+            environments,
+            Renderer(self.tokenizer, environments.prompt, self.options, reserved),
             sampler,
+            self.tokenizer,
             self.end_ids,
-            self.options,
-            reserved,
             skills=self.skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
             agree=self.processes.agree,
             each=self.processes.each,
             progress=progress,
-            reader=self.reader,
+            reader=reader,
         )
 
     def training_player(

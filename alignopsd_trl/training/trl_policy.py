@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.scoring.trl_model import policy_of
-from alignopsd_trl.scoring.trl_scoring import Body, WatchedModel, as_causal, head_on_labels, logits_at
+from alignopsd_trl.scoring.trl_scoring import Body, WatchedModel, head_on_labels, logits_at, padded_behind
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class TrainedPolicy:
             tokens: ``(rows, L, K)`` ids whose logits are returned along the rows' responses.
         """
         trainer = self._trainer
-        watched = WatchedModel(as_causal(trainer, model), rows["completion_mask"] * rows["tool_mask"])
+        watched = WatchedModel(partial(padded_behind, trainer, model), rows["completion_mask"] * rows["tool_mask"])
         body = Body(trainer.accelerator.unwrap_model(model))
         kept = contextlib.nullcontext() if tokens is None else body.watched()
         with head_on_labels(trainer.accelerator.device), kept:

@@ -23,7 +23,7 @@ from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.results.play import evaluate
-from alignopsd_trl.rollout.opening import SkillSource
+from alignopsd_trl.rollout.episode import SkillSource
 from alignopsd_trl.skills import SkillBank, skill_source
 
 WORLDS = ("webshop_trips", "searchqa_hops", "alfworld_pairs")

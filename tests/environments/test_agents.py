@@ -25,7 +25,7 @@ from alignopsd_trl.environments import Ending
 from alignopsd_trl.environments.adapters import AgentEnvironment, Served
 from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Reply
-from alignopsd_trl.rollout.siblings import SiblingsDiffer
+from alignopsd_trl.rollout.episode import SiblingsDiffer
 from alignopsd_trl.training.turn_rows import Layout
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, TurnBatch
 

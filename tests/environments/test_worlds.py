@@ -28,10 +28,10 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import MOST_HANGING
 from alignopsd_trl.environments.generators import kept
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
-from alignopsd_trl.rollout.siblings import episode_seeds
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.turns import Seeds
 

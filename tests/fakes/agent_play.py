@@ -10,10 +10,10 @@ from fakes.tool_classes import chat_tokenizer
 from fakes.toy import Scripted
 
 from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
-from alignopsd_trl.rollout.siblings import episode_seeds
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.skills.turn_source import load_source
 from alignopsd_trl.skills.turn_texts import TurnTexts
 from alignopsd_trl.turns import Trajectory

@@ -17,7 +17,7 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import Responses
 
 LEFT = 0.4  # probability of "left" at every turn of the policy `flips`

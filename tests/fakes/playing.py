@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
+from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import Continuous, Request, Response
-from alignopsd_trl.rollout.siblings import episode_seeds
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.turns import Trajectory
 

@@ -12,7 +12,7 @@ import pytest
 from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.measure.kept import Cache
 from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
-from alignopsd_trl.rollout.prompts import Shown
+from alignopsd_trl.rollout.renderer import Shown
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 
 VIEW = View("find it", "you see | 東京", ("go",), (Record(1, "a", "go", "b"),), 1, {"seen": (1, 2)})

@@ -17,7 +17,7 @@ from method_vectors import TOLERANCE, Case, cases, flag, matrix, real
 from alignopsd_trl.methods import MethodError, checked_credit, get_method
 from alignopsd_trl.methods.align_opsd.method import AlignOPSD
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.rollout.thinking import parse_response
+from alignopsd_trl.rollout.reading import parse_response
 from alignopsd_trl.turns import Thought, TurnBatch
 
 # Whole pipelines of the vectors, through the method's own wiring

@@ -307,7 +307,7 @@ def test_a_player_that_never_wins_is_wrong() -> None:
 def test_categories_that_no_row_names_are_named(column: str, word: str) -> None:
     from alignopsd_trl.environments.base import Opening
     from alignopsd_trl.own_task.check.starting import faults
-    from alignopsd_trl.rollout.opening import no_skills
+    from alignopsd_trl.rollout.episode import no_skills
 
     rows = [{"task_id": str(number), column: "ab"[number % 2]} for number in range(4)]
     opened = [(row, Opening(row["task_id"], "play", (), category=row[column])) for row in rows]

@@ -21,10 +21,10 @@ from alignopsd_trl.environments import Step, Suite, TaskPanel, open_batch
 from alignopsd_trl.launch.evaluate import command, main
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.results.summary import Outcome, mean_score, success_rate, summarise
-from alignopsd_trl.rollout.opening import no_skills
+from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank, skill_source
 from alignopsd_trl.turns import Seeds

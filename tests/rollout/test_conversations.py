@@ -16,7 +16,7 @@ from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.rollout.metrics import conversation_metrics
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 
 THINKING = "<think>go left</think>\n<action>left</action>"

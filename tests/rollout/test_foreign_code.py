@@ -19,10 +19,10 @@ from alignopsd_trl.environments.batch import SerialBatch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.own_task.check.starting import faults, open_all
 from alignopsd_trl.own_task.playing import Answer, play
-from alignopsd_trl.rollout.opening import no_skills
+from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.turns import Seeds
 

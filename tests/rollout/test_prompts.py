@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from fakes.toy import TEMPLATE, ToyPrompt, build_tokenizer
 
 from alignopsd_trl.environments import Chat, Record, View
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompts import Renderer, text_of
+from alignopsd_trl.rollout.renderer import Renderer, text_of
 
 TOOLS = "{% if tools %}<|im_start|>{% for tool in tools %}{{ tool['name'] }} {% endfor %}<|im_end|>\n{% endif %}"
 VIEW = View("three", "zero", (), (Record(1, "one", "left", "zero"), Record(2, "zero", "up", "three")), 2)
@@ -83,26 +82,6 @@ def test_history_is_dropped_from_messages_too() -> None:
     assert len(whole.view.history) == 2 and len(cut.view.history) == 1 and cut.shown[1]["content"] == "zero"
 
 
-@pytest.mark.parametrize("prompt", [ToyPrompt(), Dialogue()])
-@pytest.mark.parametrize("length", range(10, 64))
-def test_prompts_without_skills_are_cut_as_if_the_skill_had_to_fit(prompt: Any, length: int) -> None:
-    renderer = _renderer(prompt, max_length=length)
-    views, skills = [VIEW, replace(VIEW, history=()), VIEW], ["look twice before you leap", "look twice", ""]
-    both = zip(renderer.fit(views, skills), renderer.fit_ordinary(views, skills), strict=True)
-    for whole, ordinary in both:
-        assert (whole is None) == (ordinary is None)
-        if whole is not None:
-            assert ordinary.view == whole.view
-            assert ordinary.ids == renderer.encode([renderer.show(whole.view, "")])[0]
-
-
-def test_where_there_is_room_prompts_with_skills_are_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    renderer, encode, seen = _renderer(ToyPrompt(), max_length=200), Renderer.encode, []
-    monkeypatch.setattr(Renderer, "encode", lambda self, prompts: seen.extend(prompts) or encode(self, prompts))
-    renderer.fit_ordinary([VIEW], ["look twice"])
-    assert seen == [renderer.show(VIEW, "")]
-
-
 def test_a_text_goes_to_the_tokenizer_once_until_too_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     renderer, inner, seen = _renderer(ToyPrompt()), Renderer._encode, []
     monkeypatch.setattr(Renderer, "_encode", lambda self, prompts: seen.extend(prompts) or inner(self, prompts))
@@ -110,7 +89,7 @@ def test_a_text_goes_to_the_tokenizer_once_until_too_much_is_held(monkeypatch: p
     first[0].append(0)  # what a caller does with it is not remembered
     again = renderer.encode(["two", "one"])
     assert seen == ["one", "two"] and again == [first[1], first[2]]
-    monkeypatch.setattr("alignopsd_trl.rollout.prompts.MOST_HELD", 1)
+    monkeypatch.setattr("alignopsd_trl.rollout.renderer.MOST_HELD", 1)
     assert renderer.encode(["two", "three"])[0] == first[1] and seen == ["one", "two", "two", "three"]
 
 

@@ -11,7 +11,7 @@ from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEn
 from alignopsd_trl.rollout.metrics import rollout_metrics
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.prompts import Renderer
+from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 
 TOKENIZER = build_tokenizer()

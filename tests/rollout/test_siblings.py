@@ -21,7 +21,7 @@ from alignopsd_trl.environments import Opening, PlainEnvironment, Step, Suite, T
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment, as_environment
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings
+from alignopsd_trl.rollout.episode import SiblingsDiffer, check_openings
 
 
 class Drawn(PlainEnvironment):

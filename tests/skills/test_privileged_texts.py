@@ -14,7 +14,7 @@ from fakes.trainers import difference, losses, make_config, make_trainer
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.records import read_records
-from alignopsd_trl.rollout.foreign import as_text, marks_of
+from alignopsd_trl.rollout.renderer import as_text, marks_of
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills.turn_source import PrivilegedError, PrivilegedSource, load_source
 from alignopsd_trl.skills.turn_texts import cut

@@ -20,8 +20,8 @@ from alignopsd_trl.common.strategies import refuse_other_shards
 from alignopsd_trl.methods import get_method, method_names
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import read_records
+from alignopsd_trl.rollout.reading import parse_response
 from alignopsd_trl.rollout.sampler import Responses
-from alignopsd_trl.rollout.thinking import parse_response
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded

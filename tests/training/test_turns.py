@@ -7,8 +7,8 @@ from fakes.toy import Scripted
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignopsd_trl.rollout.reading import parse_response
 from alignopsd_trl.rollout.sampler import SortedByLength
-from alignopsd_trl.rollout.thinking import parse_response
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch
 
 PIECES = ["<think>", "</think>", "<action>", "</action>", "<ANSWER x>", "</answer >", "<search", ">", "<", "a", "\n"]

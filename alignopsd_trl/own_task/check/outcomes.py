@@ -13,7 +13,7 @@ from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompts import Renderer, text_of
+from alignopsd_trl.rollout.renderer import Renderer, text_of
 
 OVERDUE = "no answer within"  # start of the message of a call that exceeds the time limit
 SLOW = 1.0  # mean seconds of a turn's steps above which they are slow

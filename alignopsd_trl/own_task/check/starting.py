@@ -15,7 +15,7 @@ from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.own_task.playing import SLOTS, PlayedEpisode, native_message
 from alignopsd_trl.own_task.task import Task
-from alignopsd_trl.rollout.opening import SkillSource, skill_of
+from alignopsd_trl.rollout.episode import SkillSource, skill_of
 
 REPEATED = 3  # episodes whose actions siblings play again
 UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")

@@ -24,9 +24,9 @@ from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.warm_start.agreement import VIEWS
 from alignopsd_trl.own_task.warm_start.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.warm_start.tokenizer import WordCount
-from alignopsd_trl.rollout.opening import SkillSource, no_skills
+from alignopsd_trl.rollout.episode import SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompts import Renderer, text_of
+from alignopsd_trl.rollout.renderer import Renderer, text_of
 from alignopsd_trl.skills import SkillBank
 
 OPENED = 128  # tasks whose skills are looked up in a bank

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.own_task.playing import PlayedEpisode, PlayedTurn
-from alignopsd_trl.rollout.prompts import Renderer, messages_of, text_of
+from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
 
 WORD = re.compile(r"[^\W\d_]\w+")
 FEW, OFTEN, FORM = 0.05, 0.1, 0.25

@@ -9,7 +9,7 @@ from alignopsd_trl.environments.base import Chat, Message
 from alignopsd_trl.own_task.playing import PlayedEpisode
 from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.prompts import Renderer, messages_of, tools_of
+from alignopsd_trl.rollout.renderer import Renderer, messages_of, tools_of
 
 
 def play_options(preset: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
 from alignopsd_trl.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.results.summary import EvaluationResult
-from alignopsd_trl.rollout.opening import SkillSource, no_skills
+from alignopsd_trl.rollout.episode import SkillSource, no_skills
 from alignopsd_trl.runs.folder import MODEL_FILES
 from alignopsd_trl.runs.owned import begin, note, refuse
 from alignopsd_trl.runs.sizes import write_sizes

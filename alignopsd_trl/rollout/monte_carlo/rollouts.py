@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from alignopsd_trl.common.progress import Bar
+from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.monte_carlo.plan import Wanted, rounds, worth_measuring
 from alignopsd_trl.rollout.monte_carlo.tree import Tree, outcome
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.siblings import episode_seeds
 from alignopsd_trl.turns import Trajectory
 
 
@@ -100,7 +100,7 @@ def take_rollouts(
         parts += [[]] * (replays.player.agree(len(parts)) - len(parts))
         with Bar(sum(map(len, parts)), f"Monte Carlo rollouts, round {number}", disable=quiet) as progress:
             # Rollouts need no privileged prompts.
-            player = replace(replays.player, progress=progress, privileged=False, until_lost=value == "success")
+            player = replace(replays.player, progress=progress, until_lost=value == "success")
             for place, starts in enumerate(parts):
                 play = partial(roll_out, player, tree, starts, replays.seed + 7919 * place + number)
                 for one in kept(f"rollouts_{number}_{place:04d}", play):

@@ -1,38 +1,57 @@
-"""Renders the views of an environment as messages and, through the tokenizer's chat template, as token ids."""
+"""Renders the views of an environment as messages and, through the tokenizer's chat template, as token ids.
+
+A template renders a prompt to one text, in which a tokenizer finds control tokens wherever they stand. They are broken
+up in all that a prompt shows but the policy's own responses, whose token ids are kept: observations, tasks, skills,
+tools and messages.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from os.path import commonprefix
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 from trl.chat_template_utils import parse_response as parse_message
 
 from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View, Wishes
-from alignopsd_trl.rollout.foreign import as_text, marks_of
-from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.options import THINK, PlayOptions
 from alignopsd_trl.rollout.reading import add_parser
 
+ASKED = (*THINK, "<tool_call>", "</tool_call>")
+"""Tags that prompts ask a policy to write. They begin no turn and end none."""
+MOST_HELD = 4_000_000  # tokens of cached texts, some 8 bytes each with the text
 
-def checked(prompt: Any, source: str) -> Rendered:
-    """Returns a prompt that the chat template can take.
 
-    Raises:
-        TypeError: if it is neither text nor messages; names ``source``, where the prompt comes from.
+def marks_of(tokenizer: PreTrainedTokenizerBase, asked: Sequence[str] = ()) -> re.Pattern[str]:
+    """Makes a pattern of the control tokens that a tokenizer finds in any text: its special tokens, and the other added
+    tokens that look like them or that its chat template writes, except tags that prompts ask for.
+
+    Args:
+        asked: further such tags; special tokens among them are control tokens all the same.
     """
-    messages = prompt.messages if isinstance(prompt, Chat) else prompt
-    if isinstance(messages, str) and not isinstance(prompt, Chat):
-        return prompt
-    if isinstance(messages, Sequence) and messages and all(isinstance(one, Mapping) for one in messages):
-        return prompt
-    raise TypeError(
-        f"{source} returned {prompt!r:.80}; return a str, a list of messages like "
-        "{'role': 'user', 'content': ...}, or environments.Chat(messages, tools)"
-    )
+    template, added = str(tokenizer.chat_template), tokenizer.added_tokens_decoder.values()
+    special = {str(one) for one in added if one.special} | set(tokenizer.all_special_tokens)
+    written = {str(one) for one in added if re.search(r"[|｜]", str(one)) or str(one) in template}
+    written = {one for one in written if not one[0].isalnum() and not re.search(r"\s", one)} - {*asked}
+    whole = (one for one in (special | written) - {*ASKED} if len(one) > 1 and not one[1].isspace())
+    marks = sorted(whole, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, marks)) or r"(?!)", re.IGNORECASE)
+
+
+def as_text(shown: Any, marks: re.Pattern[str]) -> Any:
+    """Breaks up marks in a text, or in all texts of messages and tools, so that they are encoded as text:
+    ``<|im_end|>`` becomes ``< |im_end|>``."""
+    if isinstance(shown, str):
+        while marks.search(shown):  # the rest of a broken mark may be another one
+            shown = marks.sub(lambda found: f"{found[0][0]} {found[0][1:]}", shown)
+        return shown
+    if isinstance(shown, Mapping):
+        return {as_text(name, marks): as_text(one, marks) for name, one in shown.items()}
+    return [as_text(one, marks) for one in shown] if isinstance(shown, list | tuple) else shown
 
 
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
@@ -50,40 +69,12 @@ def text_of(prompt: Rendered) -> str:
     """Returns a prompt for people to read: a text unchanged, messages under their roles."""
     if isinstance(prompt, str):
         return prompt
-    return "\n\n".join(f"[{one.get('role', '')}]\n{_content_of(one)}" for one in messages_of(prompt))
-
-
-def _content_of(message: Mapping[str, Any]) -> str:
-    """Returns a message's content and its other fields, such as tool calls, as text."""
-    rest = {name: value for name, value in message.items() if name not in ("role", "content") and value}
-    content = message.get("content") or ""
-    return "\n".join(filter(None, [content if isinstance(content, str) else str(content), str(rest) if rest else ""]))
-
-
-def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Mapping[str, Any]]]]:
-    """Groups prompts by their tools, which one call of a chat template shares. Yields rows and tools."""
-    groups: list[tuple[list[int], list[Mapping[str, Any]]]] = []
-    for row, prompt in enumerate(prompts):
-        tools = tools_of(prompt)
-        same = next((rows for rows, others in groups if others == tools), None)
-        if same is None:
-            groups.append(([row], tools))
-        else:
-            same.append(row)
-    return iter(groups)
-
-
-MOST_HELD = 4_000_000  # tokens of cached texts, some 8 bytes each with the text
-BOUNDARY = 8  # tokens by which the text next to a skill may be tokenised differently
-
-
-def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
-    """Returns an upper bound on the tokens that a skill adds to a prompt: a token holds at least one byte."""
-    if not (isinstance(ordinary, str) and isinstance(privileged, str)):
-        return float("inf")
-    begin = len(commonprefix([ordinary, privileged]))
-    end = len(commonprefix([ordinary[begin:][::-1], privileged[begin:][::-1]]))
-    return len(privileged[begin : len(privileged) - end].encode()) + BOUNDARY
+    texts = []
+    for message in messages_of(prompt):
+        rest = {name: value for name, value in message.items() if name not in ("role", "content") and value}
+        parts = str(message.get("content") or ""), str(rest or "")  # such as tool calls
+        texts.append(f"[{message.get('role', '')}]\n" + "\n".join(filter(None, parts)))
+    return "\n\n".join(texts)
 
 
 @dataclass(frozen=True)
@@ -130,6 +121,10 @@ class Renderer:
         prompt: the environment's template.
         options: of playing.
         reserved: tokens of a prompt that stay free for a text that is known after play (`Turn.shown`); 0: none.
+
+    Attributes:
+        converses: whether prompts are dialogues.
+        asks: whether the prompts are an agent's own requests (`Wishes`).
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions, reserved: int = 0):
@@ -140,6 +135,7 @@ class Renderer:
         self.marks, self.end_id = marks_of(tokenizer, options.thinking_tags), self._tokenizer.eos_token_id
         self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
         self.converses = options.history == "conversation"
+        self.asks = hasattr(prompt, "wishes")
         self._known: dict[str, array[int]] = {}
         self._held = 0
 
@@ -161,15 +157,18 @@ class Renderer:
         return self._foreign(view.observation + offered, "reply")
 
     def _foreign(self, prompt: Any, method: str) -> Rendered:
-        shown = checked(prompt, f"{type(self._prompt).__name__}.{method}")
-        if isinstance(shown, Chat):
-            return Chat(as_text(shown.messages, self.marks), as_text(shown.tools, self.marks))
-        return as_text(shown, self.marks)
-
-    @property
-    def asks(self) -> bool:
-        """Whether the prompts are an agent's own requests (`Wishes`)."""
-        return hasattr(self._prompt, "wishes")
+        """Breaks up control tokens in what a ``method`` of the prompt returned, if the chat template can take it."""
+        messages = prompt.messages if isinstance(prompt, Chat) else prompt
+        plain = isinstance(messages, str) and not isinstance(prompt, Chat)
+        listed = isinstance(messages, Sequence) and messages and all(isinstance(one, Mapping) for one in messages)
+        if not (plain or listed):
+            raise TypeError(
+                f"{type(self._prompt).__name__}.{method} returned {prompt!r:.80}; return a str, a list of messages "
+                "like {'role': 'user', 'content': ...}, or environments.Chat(messages, tools)"
+            )
+        if isinstance(prompt, Chat):
+            return Chat(as_text(prompt.messages, self.marks), as_text(prompt.tools, self.marks))
+        return as_text(prompt, self.marks)
 
     def wishes(self, view: View) -> Wishes:
         """Returns what a turn asks beside its prompt; by default to continue the turn before it."""
@@ -227,7 +226,11 @@ class Renderer:
 
     def _encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
         encoded: list[list[int]] = [[] for _ in prompts]
-        for rows, tools in _by_tools(prompts):
+        by_tools: dict[str, list[int]] = {}  # which one call of a chat template shares
+        for row, prompt in enumerate(prompts):
+            by_tools.setdefault(repr(tools_of(prompt)), []).append(row)
+        for rows in by_tools.values():
+            tools = tools_of(prompts[rows[0]])
             ids = self._tokenizer.apply_chat_template(
                 [messages_of(prompts[row]) for row in rows],
                 **({"tools": tools} if tools else {}),
@@ -255,22 +258,4 @@ class Renderer:
                     cut[row] = replace(cut[row], history=cut[row].history[1:])
                     long.append(row)
             open_rows = long
-        return fitted
-
-    def fit_ordinary(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
-        """Cuts views as `fit` does and returns their prompts *without* skills. It encodes prompts with skills only
-        where they may be too long."""
-        shown = [self.show(view, "") for view in views]
-        encoded = self.encode(shown)
-        fitted: list[Fitted | None] = [Fitted(*parts) for parts in zip(views, shown, encoded, strict=True)]
-        room = [self.max_length - len(ids) for ids in encoded]
-        rows = [
-            row for row, view in enumerate(views) if _most_added(shown[row], self.show(view, skills[row])) > room[row]
-        ]
-        for row, one in zip(rows, self.fit([views[row] for row in rows], [skills[row] for row in rows]), strict=True):
-            if one is None:
-                fitted[row] = None
-            elif one.view is not views[row]:
-                prompt = self.show(one.view, "")
-                fitted[row] = Fitted(one.view, prompt, self.encode([prompt])[0])
         return fitted
