@@ -74,7 +74,7 @@ def test_loss_and_gradient_are_those_of_views_taken_one_by_one(
 ) -> None:
     options: dict[str, Any] = OPTIONS | {"top_p": 1.0 if twice else 0.99}  # only plain sampling keeps prompts
     if not twice:
-        monkeypatch.delattr(PolicyScorer, "states")
+        monkeypatch.setattr(PolicyScorer, "states", None)  # it is called no second time
     options |= {"distribution_weighting": weighting, "distribution_beta": 0.3, "distribution_coefficient": 2.0}
     trainer = make_trainer(
         tmp_path, share_prefixes=share, tokens_per_forward=tokens, similarity_threshold=0.1, **options
