@@ -30,7 +30,7 @@ def list_files(checkpoint: Path) -> None:
 
 
 def damage(checkpoint: Path, run: str | None = None) -> str | None:
-    """Returns the first reason why a checkpoint can't be resumed; `None` if it can, or if an earlier release left no
+    """Returns the first reason why a checkpoint can't be resumed; `None` if it can, or if it has no
     list of its files.
 
     Args:

@@ -256,7 +256,7 @@ def strangers(path: Path) -> str:
     if RUN_FILE not in notes(path):
         left = [one for pattern in _LEFT for one in sorted(path.glob(pattern))]
         left = [one for one in left if one.is_file() or any(one.iterdir())]
-        found = [] if read_run(path) else [*found, *left]  # of an earlier release, or of nobody's run
+        found = [] if read_run(path) else [*found, *left]  # of nobody's run
     remedy = "nothing is replaced: move it away, or choose another output_dir"
     return f"{found[0]} is there, and is not as a run of this folder wrote it; {remedy}" if found else ""
 
