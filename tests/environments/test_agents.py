@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import subprocess
 import sys
 import threading
 import time
 import tracemalloc
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +204,7 @@ def test_a_text_that_is_known_after_play_stands_in_each_turns_own_request(agent:
 
 @pytest.mark.parametrize("history", ["window", "conversation"])
 def test_a_chat_trains(chat_policy: Any, tmp_path: Path, history: str) -> None:
-    rewards = count()  # no two siblings get the same
+    rewards = itertools.count()  # no two siblings get the same
 
     async def agent(row: Row, client: Client) -> float:
         await guessing(row, client, 2)
