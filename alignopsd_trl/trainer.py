@@ -238,7 +238,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         turns."""
         if return_outputs:
             raise ValueError("AlignOPSDTrainer does not return outputs")
-        return self.update.loss(model, inputs, self.method.auxiliary_weight)
+        return self.update.loss(model, inputs)
 
     # Evaluation
 

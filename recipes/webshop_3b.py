@@ -7,7 +7,7 @@ Hub gets the model. The paper used 2 A800 GPUs. The same settings with flags, a 
 ``alignopsd train webshop_3b``.
 """
 
-import sys
+import argparse
 
 from accelerate import PartialState
 
@@ -62,4 +62,7 @@ def main(data: str, repository: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(epilog="with flags, --plan and a report: alignopsd train webshop_3b")
+    parser.add_argument("data", help="folder with WebShop's official files")
+    parser.add_argument("repository", nargs="?", help="id on the Hub for the model")
+    main(**vars(parser.parse_args()))

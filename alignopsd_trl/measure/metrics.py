@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from alignopsd_trl.common.statistics import Interval, group_means, resampled, task_draws
+from alignopsd_trl.common.statistics import group_means, resampled, task_draws
 
 FLAT = 1e-9  # relative deviation below which credit counts as equal on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors
@@ -142,13 +142,3 @@ def _slope(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return numerator / np.where(denominator > 0, denominator, np.nan)
-
-
-def task_mean(turns: Turns, values: np.ndarray, weights: np.ndarray, seed: int = 0) -> Interval:
-    """Computes a weighted mean over turns, with an interval over resampled tasks.
-
-    Args:
-        weights: ``(M,)`` 0 or more.
-    """
-    sums = turns.by_task([values * weights, weights])
-    return resampled(_ratio(*(task_draws(turns.tasks, seed) @ sums).T), int((sums[:, 1] > 0).sum()))

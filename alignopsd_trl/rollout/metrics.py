@@ -71,11 +71,6 @@ def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return metrics
 
 
-def _repeated(trajectory: Trajectory) -> int:
-    """Counts the turns that repeat an earlier action of their episode with the same observation after it."""
-    return len(trajectory.turns) - len({(turn.action, turn.observation) for turn in trajectory.turns})
-
-
 def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns two counts per episode. ``broken_prefixes`` are turns whose prompt does not begin with the previous
     turn's prompt and response, because the template changed them or history was dropped; ``runs`` are maximal runs of

@@ -74,22 +74,18 @@ class Update(TrainerCallback):
         for group in optimizer.param_groups:
             group["lr"] *= factor
 
-    def loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
-        """Returns the loss of a micro-batch, of which only the last sub-chunk still lacks its backward pass.
-
-        Args:
-            auxiliary: coefficient of the method's auxiliary loss.
-        """
+    def loss(self, model: Any, rows: Rows) -> torch.Tensor:
+        """Returns the loss of a micro-batch, of which only the last sub-chunk still lacks its backward pass."""
         chunks = self._chunks(rows)
         most = self.processes.agree(max(len(chunk["advantages"]) for chunk in chunks))
         done: torch.Tensor | float = 0.0
         with self.policy.filled_up(most):
             for chunk in chunks[:-1]:
                 with strategies.unsynchronised(self.accelerator, model):
-                    loss = self._chunk_loss(model, chunk, auxiliary)
+                    loss = self._chunk_loss(model, chunk)
                     strategies.backward(self.accelerator, loss)
                 done = done + loss.detach()
-            return self._chunk_loss(model, chunks[-1], auxiliary) + done
+            return self._chunk_loss(model, chunks[-1]) + done
 
     def _chunks(self, rows: Rows) -> list[Rows]:
         """Cuts the rows of a micro-batch into sub-chunks of at most ``tokens_per_forward`` tokens. Leaves out rows that
@@ -103,16 +99,16 @@ class Update(TrainerCallback):
         computed = live if config.skip_zero_advantage else every
         return sub_chunks(rows, computed, config.tokens_per_forward, agree)
 
-    def _chunk_loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
+    def _chunk_loss(self, model: Any, rows: Rows) -> torch.Tensor:
         """Returns TRL's loss and the added terms, as means over the same global tokens."""
         targets = {name.removeprefix(TARGET): value for name, value in rows.items() if name.startswith(TARGET)}
         policy = self.policy.loss(model, rows, targets.get(VOCABULARY))
         self.drift.saw(rows, policy.log_probs)
         if policy.logits is not None:
             targets["vocabulary"] = policy.logits
-        return policy.loss + self._added(rows, targets, auxiliary, policy) / self.policy.token_normalizer(rows)
+        return policy.loss + self._added(rows, targets, policy) / self.policy.token_normalizer(rows)
 
-    def _added(self, rows: Rows, targets: Rows, auxiliary: float, policy: PolicyLoss) -> torch.Tensor | float:
+    def _added(self, rows: Rows, targets: Rows, policy: PolicyLoss) -> torch.Tensor | float:
         """Sums the auxiliary loss and the entropy bonus over the optimised tokens; 0 where there is neither."""
         bonus = self.config.entropy_coef
         if not targets and bonus == 0.0:
@@ -123,7 +119,8 @@ class Update(TrainerCallback):
         if targets:
             old = rows.get("old_per_token_logps", log_probs.detach())
             taught = targets.pop(TAUGHT, 1.0)
-            per_token = per_token + auxiliary * taught * self.method.auxiliary(targets, log_probs, old)
+            weighted = self.method.auxiliary_weight * taught * self.method.auxiliary(targets, log_probs, old)
+            per_token = per_token + weighted
         return (per_token * mask).sum()
 
 

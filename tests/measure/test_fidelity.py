@@ -22,7 +22,7 @@ from fakes.corridor import (
 from alignopsd_trl.common import statistics
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, reliability, task_mean
+from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, reliability
 from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
 from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.measure.variants import turn_credit
@@ -340,23 +340,3 @@ def test_tasks_without_a_part_in_a_figure_are_not_counted() -> None:
     for name in ("r_praised", "r_praised_minus_other"):
         assert np.isfinite(figures[name].value) and np.isnan(figures[name].low)
     assert np.isfinite(figures["r_blamed"].low)
-
-
-def test_a_mean_over_turns_resamples_tasks() -> None:
-    """What a task has in common is no fact that each of its turns tells again."""
-    turns, _ = _turns(tasks=12)
-    common = np.random.default_rng(3).normal(size=12)[turns.task]
-    shifted = replace(turns, advantage=turns.advantage + common)
-    for here in (turns.outcome == 1, turns.outcome == -1):
-        own, apart = (task_mean(one, one.advantage, here) for one in (turns, shifted))
-        assert own.value == pytest.approx(turns.advantage[here].mean())
-        means = [shifted.advantage[here & (turns.task == task)].mean() for task in set(turns.task[here])]
-        half = 2.2 * np.std(means, ddof=1) / np.sqrt(len(means))
-        assert apart.high - apart.low == pytest.approx(2 * half, rel=0.35)
-        assert apart.high - apart.low > 1.8 * (own.high - own.low)
-
-
-def test_a_mean_over_few_tasks_has_no_interval() -> None:
-    turns, _ = _turns(tasks=8)
-    rare, common = (task_mean(turns, turns.advantage, chosen) for chosen in (turns.task < 2, turns.task >= 2))
-    assert str(rare).endswith("[-]") and plain(rare)["low"] is None and np.isfinite(common.low)

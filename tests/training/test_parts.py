@@ -74,7 +74,7 @@ def test_an_update_gives_the_same_gradient_however_its_rows_are_cut(tmp_path: Pa
     ones = torch.ones(3, 2, dtype=torch.long)
     rows = {"prompt_ids": ones, "prompt_mask": ones, "completion_ids": mask, "completion_mask": mask}
     rows |= {"tool_mask": mask, "advantages": torch.tensor([[1.0], [-2.0], [3.0]]).expand(3, 3)}
-    accelerator.backward(update.loss(policy.model, rows, auxiliary=0.0))
+    accelerator.backward(update.loss(policy.model, rows))
     assert len(policy.chunks) == chunks
     assert policy.model.weight.grad.item() == pytest.approx(9.0 - 0.5 * 6 / 4)
 
