@@ -8,6 +8,7 @@ log-probs against forwards without padding; an evaluation; a model saved and loa
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import sys
@@ -72,4 +73,6 @@ def main(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description="Trains each family as a tiny policy and writes the page.")
+    parser.add_argument("page", type=Path, help="docs/families.md")
+    main(parser.parse_args().page)
