@@ -43,22 +43,23 @@ def difference(
         name: of a task.
     """
 
-    def played(size: int, plays: Sequence[Sequence[Script]], turns: bool = False) -> list[list[Trace]]:
-        """Plays lists of scripts one after another in the slots of one batch."""
-        with closing(open_batch(factory, size, time_limit, turns=turns)) as batch:
-            return [_traces(batch, some) for some in plays]
+    def played(scripts: Sequence[Script], size: int | None = None, turns: bool = False) -> list[Trace]:
+        """Plays scripts side by side, as many at once as the batch has slots."""
+        with closing(open_batch(factory, size or len(scripts), time_limit, turns=turns)) as batch:
+            parts = range(0, len(scripts), batch.slots)
+            return [one for first in parts for one in _traces(batch, scripts[first : first + batch.slots])]
 
     def beside(turns: bool = False) -> list[Trace]:
-        return played(len(scripts) * SIBLINGS, [[*scripts] * SIBLINGS], turns)[0]
+        return played([*scripts] * SIBLINGS, turns=turns)
 
     at_once = beside()
-    later = played(1, [[script] for script in (*scripts, *scripts)])[len(scripts) :]
+    later = played([*scripts, *scripts], size=1)[len(scripts) :]
     for number, script in enumerate(scripts):
-        (after,), siblings = later[number], at_once[number :: len(scripts)]
+        after, siblings = later[number], at_once[number :: len(scripts)]
         if all(_place(one, after) is None for one in siblings):
             continue
         task = f"task {name(script[0])!r}"
-        fresh, other, third = (played(1, [[script]])[0][0] for _ in range(3))
+        fresh, other, third = (played([script])[0] for _ in range(3))
         if chance := next((one for one in (other, third) if _place(one, fresh) is not None), None):
             with closing(open_batch(factory, 1, time_limit)) as batch:
                 advice = batch.sibling_advice

@@ -88,6 +88,8 @@ class Step:
         lost (`bool`, *optional*, defaults to `False`):
             The environment is sure that the episode can't be won any more within its ``max_turns``. Training plays on;
             measurements of success alone (`alignopsd measure`) stop the episode.
+        milestone (`str`, *optional*):
+            Name of the sub-goal that this action reached, for methods that give credit between sub-goals.
         metrics (`Mapping[str, float]`, *optional*):
             Numbers. Those of an episode's last step are logged as ``last_step/<name>``.
         info (`Mapping[str, Any]`, *optional*):
@@ -104,6 +106,23 @@ class Step:
     metrics: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
     lost: bool = False
+    milestone: str | None = None
+
+
+class RunningScore:
+    """Makes rewards of a score that an environment counts up: each is the change since the last step.
+
+    Args:
+        most: the score of a perfect episode, whose rewards then add up to 1.
+    """
+
+    def __init__(self, most: float = 1.0):
+        self._most, self.share = most, 0.0
+
+    def gain(self, score: float) -> float:
+        """Returns the reward of a step that leaves the score at this; `share` is the part of the best one so far."""
+        before, self.share = self.share, score / self._most
+        return self.share - before
 
 
 @dataclass(frozen=True)
@@ -294,6 +313,8 @@ class TextEnvironment(ABC):
             a process take turns, and each episode has the generators of `random`, `numpy.random` and torch's CPU to
             itself, seeded from its ``seed``. `True`: calls run on threads, for code that waits (a server) and shares
             nothing. ``"processes"``: calls run in a worker process for each core, for code that computes.
+        most_alive (`int`, *optional*): environments that a process keeps at most, where each is dear (a JVM, a
+            browser). Episodes beyond that wait until earlier ones have ended.
     """
 
     prompt: Prompt
@@ -302,6 +323,7 @@ class TextEnvironment(ABC):
     openings_may_differ: bool = False
     thinks_freely: bool = False
     concurrent: bool | str = False
+    most_alive: int | None = None
 
     @abstractmethod
     def reset(self, *_: Any, **task: Any) -> Opening:
@@ -338,6 +360,7 @@ class EnvironmentBatch(Protocol):
     increase in each round as ``environment/<name>``. If its attribute ``takes_dynamics_seed`` is true, tasks hold
     ``dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`. If it has a method ``worker(slot) -> int``,
     `step` is called from one thread per worker, each with the slots of that worker; else from the player's thread.
+    An attribute ``slots`` says how many there are, if fewer than were asked for.
     Unless its attribute ``projects_itself`` is false, a call of `project` has the environments' time limit.
     """
 

@@ -32,6 +32,7 @@ from alignopsd_trl.environments.declared import (
     check_environment,
     concurrency,
     made_by,
+    most_alive,
     name_of,
     resetting,
 )
@@ -88,7 +89,7 @@ def open_batch(
     own = getattr(factory, "batch", None)
     batch = own(size, time_limit) if own is not None else _fitting(factory, size, time_limit, here, turns)
     name = getattr(batch, "name", getattr(factory, "__name__", type(factory).__name__))
-    return ValidatedBatch(batch, name, time_limit)
+    return ValidatedBatch(batch, name, time_limit, size)
 
 
 def _fitting(factory: Callable[[], TextEnvironment], size: int, time_limit: float, here: bool, turns: bool) -> Any:
@@ -96,6 +97,7 @@ def _fitting(factory: Callable[[], TextEnvironment], size: int, time_limit: floa
         check_environment(factory)
     with kept():
         first = made_by(factory)
+    size = min(size, most_alive(first) or size)
     if concurrency(first) != PROCESSES or here or turns:
         return ThreadedBatch(factory, size, time_limit, first=first, turns=turns)
     check_environment(type(first))
@@ -177,7 +179,7 @@ class ThreadedBatch(Declared):
         first: TextEnvironment | None = None,
         turns: bool = False,
     ):
-        self._factory, self._time_limit = factory, time_limit
+        self._factory, self._time_limit, self.slots = factory, time_limit, size
         if isinstance(factory, type):
             check_environment(factory)
         with kept():

@@ -47,6 +47,21 @@ def concurrency(environment: Any) -> bool | str:
     return found
 
 
+def most_alive(environment: Any) -> int | None:
+    """Returns `TextEnvironment.most_alive`.
+
+    Raises:
+        ValueError: if it is no number of environments.
+    """
+    found = getattr(environment, "most_alive", None)
+    if found is not None and (not isinstance(found, int) or found < 1):
+        raise ValueError(
+            f"environment {name_of(environment)}: most_alive={found!r} must be the number of environments that exist "
+            "at once, at least 1, or None for no limit"
+        )
+    return found
+
+
 def _is_ours(method: Callable[..., Any]) -> bool:
     return f"{getattr(method, '__module__', '')}.".startswith(f"{_PACKAGE}.")
 

@@ -89,6 +89,7 @@ class ProcessBatch(Declared):
         self._face = face
         self._describe(face)
         self._factory, self._time_limit, self._recycle_after = _pickled(factory, self.name), time_limit, recycle_after
+        self.slots = size
         self._tasks: list[Mapping[str, Any] | None] = [None] * size
         self._actions: list[list[str]] = [[] for _ in range(size)]
         self._suspects: set[int] = set()  # slots at whose item of the present call a worker has died

@@ -48,8 +48,9 @@ class ValidatedBatch:
         ValueError: if ``max_turns`` or ``history_length`` is out of range.
     """
 
-    def __init__(self, batch: EnvironmentBatch, name: str, time_limit: float = 60.0):
+    def __init__(self, batch: EnvironmentBatch, name: str, time_limit: float = 60.0, slots: int = 1):
         self._batch, self.name, self._time_limit = batch, name, time_limit
+        self.slots: int = getattr(batch, "slots", slots)
         self.prompt: Any = getattr(batch, "prompt", None)
         if not callable(getattr(self.prompt, "render", None)):
             raise TypeError(f"environment {name}: prompt must have a method render(view, skill), got {self.prompt!r}")
@@ -212,6 +213,7 @@ def step_of(value: Any) -> Step:
         won=None if value.won is None else _flag("Step.won", value.won),
         valid=_flag("Step.valid", value.valid),
         lost=_flag("Step.lost", value.lost),
+        milestone=_milestone(value.milestone),
         admissible=_actions("Step.admissible", value.admissible),
         metrics=_numbers("Step.metrics", value.metrics),
         info=_info("Step.info", value.info),
@@ -272,6 +274,12 @@ def _text(field: str, value: Any) -> None:
                 f"{field} has the lone surrogate {found} at character {error.start}, which no tokenizer takes; decode "
                 "bytes with errors='replace'"
             ) from None
+
+
+def _milestone(value: Any) -> str | None:
+    if value is not None:
+        _text("Step.milestone", value)
+    return value or None
 
 
 def _actions(field: str, value: Any) -> tuple[str, ...]:

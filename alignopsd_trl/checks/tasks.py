@@ -101,7 +101,7 @@ def check_first_prompts(
     rows, lengths = rows[:TRIED], []
     batch = open_batch(factory, len(rows), time_limit, here=True)
     try:
-        openings = batch.reset(range(len(rows)), [seeded(batch, row) for row in rows])
+        openings = batch.reset(range(batch.slots), [seeded(batch, row) for row in rows[: batch.slots]])
         for opening in openings:
             if isinstance(opening, Failure):
                 continue
@@ -121,7 +121,7 @@ def check_first_prompts(
     if getattr(batch.prompt, "native", False):
         check_template(tokenizer, options, native=True)
     failed = [one.message for one in openings if isinstance(one, Failure)]
-    if len(failed) == len(rows):
+    if len(failed) == len(openings):
         raise ValueError(f"none of the first tasks opens; {rows[0]['task_id']!r}: {failed[0]}; mend reset()")
     if min(lengths) > options.max_prompt_length:
         raise ValueError(
@@ -132,7 +132,7 @@ def check_first_prompts(
 
 def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:
     name = row["task_id"]
-    slots = range(SIBLINGS)
+    slots = range(batch.slots)
     rows = [seeded(batch, row, sibling=one) for one in slots]
     openings = batch.reset(slots, rows)
     opened = [one for one in openings if isinstance(one, Opening)]
@@ -140,7 +140,7 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
         if isinstance(failed, Failure):
             yield Finding(FAILED_RESET, f"task {name!r}: {failed.message}; mend reset()")
             return
-    batch.step(slots, [(*opened[0].admissible, "")[0]] * SIBLINGS)
+    batch.step(slots, [(*opened[0].admissible, "")[0]] * len(slots))
     resets = (*openings, *batch.reset(slots, rows))  # the later ones show state that is left over from the step
     again = [replace(one, context=None) if isinstance(one, Opening) else one for one in resets]  # episodes change it
     for about, others in (("siblings", openings), ("reset", again)):

@@ -104,7 +104,7 @@ def play(
     skilled_share: float = 0.5,
     time_limit: float = SECONDS,
 ) -> list[PlayedEpisode]:
-    """Plays one episode per row, `SLOTS` at once.
+    """Plays one episode per row, `SLOTS` at once, or as many as the environment allows.
 
     Args:
         skills: gives the skill of a task.
@@ -113,9 +113,8 @@ def play(
     if not 0 <= skilled_share <= 1:
         raise ValueError(f"skilled_share={skilled_share} must be from 0 to 1")
     share = 0.0 if skills is no_skills else skilled_share
-    slots = max(1, min(SLOTS, len(rows)))
-    with closing(open_batch(factory, slots, time_limit, here=True)) as batch:
-        played = []
+    with closing(open_batch(factory, max(1, min(SLOTS, len(rows))), time_limit, here=True)) as batch:
+        played, slots = [], batch.slots
         with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
             for first in range(0, len(rows), slots):
                 numbered = enumerate(rows[first : first + slots], start=first)

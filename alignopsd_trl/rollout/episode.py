@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os.path import commonprefix
-from typing import Any
+from typing import Any, NamedTuple
 
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Step, View, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, limited
@@ -113,22 +113,33 @@ def episodes_of(
     draws: Sequence[str],
     sampling_seed: int,
     privileged_siblings: int,
+    slots: int,
 ) -> list[Episode]:
     """Makes episodes that are not open yet; the arguments are `Player.play`'s and [`Player`]'s."""
     seen: Counter[Any] = Counter()
     episodes = []
-    for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
-        number, again = seen[task], seen[task, seeds[slot]]
-        sampled = episode_seed(sampling_seed, task, *seeds[slot], again, draws[slot])
+    for place, (row, task) in enumerate(zip(rows, tasks, strict=True)):
+        number, again = seen[task], seen[task, seeds[place]]
+        sampled = episode_seed(sampling_seed, task, *seeds[place], again, draws[place])
         privileged = number < privileged_siblings
-        trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[slot], privileged=privileged)
-        episodes.append(Episode(slot, trajectory, sampled))
-        seen.update([task, (task, seeds[slot])])
+        trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[place], privileged=privileged)
+        episodes.append(Episode(place % slots, trajectory, sampled))
+        seen.update([task, (task, seeds[place])])
     return episodes
 
 
-def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource) -> Sequence[Episode]:
-    """Resets the environments, finds the skill of each task and returns the episodes. A failure ends its own episode.
+class Known(NamedTuple):
+    """What episodes that opened earlier tell about their siblings: the openings of tasks, and the texts of skills (a
+    function of the user's might tell siblings different ones)."""
+
+    openings: dict[str, Opening]
+    skills: dict[tuple[Any, ...], Any]
+
+
+def open_episodes(
+    episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource, known: Known
+) -> None:
+    """Resets the environments and finds the skill of each task. A failure ends its own episode.
 
     Raises:
         SiblingsDiffer: if siblings open differently.
@@ -137,19 +148,18 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
     if not environments.takes_dynamics_seed:
         seeds = [{"seed": one["seed"]} for one in seeds]
     arguments = [{**seeded, **one.trajectory.row} for seeded, one in zip(seeds, episodes, strict=True)]
-    openings = environments.reset(range(len(episodes)), arguments)
+    openings = environments.reset([one.slot for one in episodes], arguments)
     if not environments.openings_may_differ:
         names = [one.trajectory.task for one in episodes]
-        check_openings(openings, names, environments.name, environments.sibling_advice)
-    known: dict[tuple[Any, ...], Any] = {}  # a function of the user's might tell siblings different texts
+        check_openings(openings, names, environments.name, environments.sibling_advice, known.openings)
     for episode, opening in zip(episodes, openings, strict=True):
         if isinstance(opening, Failure):
             episode.fail(opening, environments.name)
             continue
         asked = episode.trajectory.task, opening.task_text, opening.task_key, opening.data_source
-        if asked not in known or not getattr(skills, "is_users", False):
-            known[asked] = skill_of(skills, opening, episode.trajectory.row, environments.limited)
-        if isinstance(skill := known[asked], Failure):
+        if asked not in known.skills or not getattr(skills, "is_users", False):
+            known.skills[asked] = skill_of(skills, opening, episode.trajectory.row, environments.limited)
+        if isinstance(skill := known.skills[asked], Failure):
             episode.fail(skill, environments.name)
         else:
             trajectory, category = episode.trajectory, str(episode.trajectory.row.get("category", ""))
@@ -160,7 +170,6 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
             )
             trajectory.category, trajectory.task_text = opening.category or category, opening.task_text
             trajectory.skill_text, trajectory.skill_ids = skill
-    return episodes
 
 
 def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -> None:
@@ -193,17 +202,22 @@ class SiblingsDiffer(ValueError):
 
 
 def check_openings(
-    openings: Sequence[Opening | Failure], tasks: Sequence[str], environment: str, advice: str = "Draw all from 'seed'"
+    openings: Sequence[Opening | Failure],
+    tasks: Sequence[str],
+    environment: str,
+    advice: str = "Draw all from 'seed'",
+    known: dict[str, Opening] | None = None,
 ) -> None:
     """Checks that `reset` returned the same for all siblings of a task; episodes that failed are left out.
 
     Args:
         advice: says what to change in this environment (`ValidatedBatch.sibling_advice`).
+        known: openings of siblings that began earlier, to which these are added.
 
     Raises:
         SiblingsDiffer: if not; the message shows two reset results and says what to do.
     """
-    first: dict[str, Opening] = {}
+    first: dict[str, Opening] = {} if known is None else known
     for task, opening in zip(tasks, openings, strict=True):
         if not isinstance(opening, Opening):
             continue

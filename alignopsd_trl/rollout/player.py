@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from transformers import PreTrainedTokenizerBase
@@ -21,6 +22,7 @@ from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers
 from alignopsd_trl.rollout.episode import (
     TOO_LONG,
     Episode,
+    Known,
     SiblingsDiffer,
     SkillSource,
     episode_seed,
@@ -54,8 +56,8 @@ class Player:
     """Plays episodes with a policy.
 
     Args:
-        environments: from `alignopsd_trl.environments.batch.open_batch`, with at least as many slots as episodes are
-            played at once.
+        environments: from `alignopsd_trl.environments.batch.open_batch`. Episodes beyond its slots wait until those
+            before them have ended.
         renderer: makes token ids of views.
         sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
         tokenizer: decodes responses.
@@ -137,22 +139,29 @@ class Player:
         """
         if self.renderer.converses and any(prefixes):
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
-        draws = draws or [""] * len(rows)
+        draws, slots = draws or [""] * len(rows), self.environments.slots
         asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
-        episodes = self._together(lambda: open_episodes(episodes_of(*asked), self.environments, self.skills))
+        episodes, known = episodes_of(*asked, slots), Known({}, {})
         schemas = getattr(self.sampler, "takes_schemas", False)
         prompting = Prompting(
             self.renderer, self.end_ids, self.environments, self.skills_in_rollout, self.settings, schemas
         )
         given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
+        for first in range(0, self.agree(len(given)), slots):
+            part, opened = given[first : first + slots], episodes[first : first + slots]
+            self._together(partial(open_episodes, opened, self.environments, self.skills, known))
+            self._play_part(part, prompting)
+            self._together(partial(finish_episodes, opened, self.environments))
+        return [episode.trajectory for episode in episodes]
+
+    def _play_part(self, given: Sequence[tuple[Episode, Sequence[str]]], prompting: Prompting) -> None:
+        """Plays opened episodes, where one engine has the weights of policy or teacher first the policy's."""
         if self.hand_over is None:
             self._drive(given, prompting)
         else:
             self._drive([one for one in given if not one[0].trajectory.privileged], prompting)
             with self.hand_over():
                 self._drive([one for one in given if one[0].trajectory.privileged], prompting)
-        self._together(lambda: finish_episodes(episodes, self.environments))
-        return [episode.trajectory for episode in episodes]
 
     async def _play(self, episode: Episode, prefix: Sequence[str], queues: Queues) -> None:
         """Plays one opened episode to its end."""

@@ -27,10 +27,10 @@ Opened = list[tuple[Row, Opening | Failure]]
 
 def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
     """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
-    slots, end, opened = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS, list[Any]()
-    with closing(open_batch(task.suite.factory, slots, time_limit, here=True)) as batch:
-        for first in range(0, len(rows), slots):
-            part = rows[first : first + slots]
+    wanted, end, opened = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS, list[Any]()
+    with closing(open_batch(task.suite.factory, wanted, time_limit, here=True)) as batch:
+        for first in range(0, len(rows), batch.slots):
+            part = rows[first : first + batch.slots]
             opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)
             if time.monotonic() > end:
                 break
