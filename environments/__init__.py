@@ -12,6 +12,7 @@ from alignopsd_trl.environments.base import (
     Prompt,
     Record,
     Rendered,
+    RunningScore,
     Step,
     Suite,
     TextEnvironment,
@@ -22,6 +23,7 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.plain import PlainEnvironment
 from alignopsd_trl.environments.processes import ProcessBatch
+from alignopsd_trl.environments.prompt import ShortPrompt
 
 __all__ = [
     "Chat",
@@ -37,7 +39,9 @@ __all__ = [
     "Prompt",
     "Record",
     "Rendered",
+    "RunningScore",
     "SerialBatch",
+    "ShortPrompt",
     "Step",
     "Suite",
     "TaskPanel",

@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 from jinja2 import meta
 
-from alignopsd_trl.environments.base import View
+from alignopsd_trl.environments.base import Message, View
 
 NAMES = frozenset("task skill history step_count observation admissible".split())
 
@@ -51,6 +51,23 @@ class TemplatePrompt:
             observation=view.observation,
             admissible=view.admissible,
         )
+
+
+class ShortPrompt:
+    """Renders a `View` in few tokens: the task, the skill, past turns, the observation and, if ``offers``, the actions on
+    offer. Nothing asks for an answer's form, which demonstrations teach, and an empty system message keeps chat templates
+    from adding a long one."""
+
+    name = "short"
+
+    def __init__(self, offers: bool = False):
+        self.offers = offers
+
+    def render(self, view: View, skill: str = "") -> list[Message]:
+        past = [line for one in view.history for line in (one.observation, f"> {one.action}")]
+        offered = f"Actions: {'; '.join(view.admissible)}" if self.offers else ""
+        text = "\n".join(filter(None, [view.task_text, skill, *past, view.observation, offered]))
+        return [{"role": "system", "content": ""}, {"role": "user", "content": text}]
 
 
 def templates_of(folder: Path) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
-from alignopsd_trl.own_task.options import ASKED, SCRIPTED, SKILLED_SHARE, TIME_LIMIT
+from alignopsd_trl.own_task.options import ASKED, LIST, SCRIPTED, SKILLED_SHARE, TIME_LIMIT
 from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
@@ -32,20 +32,42 @@ FOLDER, FILE = "policy", "demonstrations.jsonl"
 def new(argv: Sequence[str]) -> None:
     """Writes a new task that runs as it stands."""
     parser = CommandParser(prog="alignopsd new", description="Writes a task that runs into a new folder.")
-    parser.add_argument("folder", help="its name is the task's: letters, digits and underscores")
+    parser.add_argument("folder", nargs="?", help="its name is the task's: letters, digits and underscores")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--tools", action="store_true", help="a class of TRL's convention: tools as methods")
     kind.add_argument("--agent", action="store_true", help="a program that asks for chat completions")
     kind.add_argument("--openenv", metavar="URL", help="a client of the OpenEnv server at this address")
+    kind.add_argument(
+        "--textarena", metavar="ID", help=f"a game of TextArena; {LIST!r} prints those that can be played"
+    )
+    kind.add_argument(
+        "--textworld", metavar="GAME", nargs="?", const="", help="houses of TextWorld; FILE.z8, or options"
+    )
+    kind.add_argument("--scienceworld", metavar="TASK", help="a task of ScienceWorld")
+    kind.add_argument("--gymnasium", metavar="ID", help="an environment of Gymnasium that shows text or numbers")
+    kind.add_argument("--reasoning_gym", metavar="DATASET", help="questions of reasoning-gym")
+    parser.add_argument("--seen", metavar="MODULE:FUNCTION", help="makes a text of what --gymnasium shows")
+    parser.add_argument("--played", metavar="MODULE:FUNCTION", help="makes an action for --gymnasium of a text")
     parser.add_argument(
         "--model", choices=("smollm2", "tiny"), help="the first policy; smollm2 where the extra offline is installed"
     )
     given = parser.parse_args(argv)
-    from alignopsd_trl.own_task.scaffold import write_task
+    from alignopsd_trl.own_task.scaffold import WORLDS, write_task
+    from alignopsd_trl.own_task.worlds import textarena_table
 
     with reported("alignopsd new", quietly=True, resumes=None), setup():
-        kind = next((name for name in ("tools", "agent", "openenv") if getattr(given, name)), "environment")
-        print(write_task(given.folder, kind, given.openenv or "", given.model))
+        if given.textarena == LIST:
+            for line in textarena_table():
+                print(line, flush=True)
+            return
+        if given.folder is None:
+            raise ValueError("name a folder for the task: alignopsd new NAME")
+        kinds = {name: getattr(given, name) for name in ("tools", "agent", "openenv", *WORLDS)}
+        kind, asked = next(
+            ((name, one) for name, one in kinds.items() if one not in (None, False)), ("environment", "")
+        )
+        functions = {name: getattr(given, name) for name in ("seen", "played") if getattr(given, name)}
+        print(write_task(given.folder, kind, "" if asked is True else asked, given.model, functions))
 
 
 def check(argv: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 FRESH = "tiny"
+LIST = "list"
 SCRIPTED, ASKED = 1024, 256
 """Default numbers of demonstrated episodes, by a scripted player and by an endpoint."""
 SKILLED_SHARE = 0.5

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
@@ -11,11 +13,22 @@ from alignopsd_trl.common.files import replacing
 from alignopsd_trl.common.offline import INSTALL, OFFLINE_MODEL, has_smollm2
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.own_task.options import FRESH
+from alignopsd_trl.own_task.worlds import Written, ask
 from alignopsd_trl.skills.schema import NAME as NAME_RULE
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAME, CLASS, ADDRESS = "my_task", "MyTask", "http://localhost:8000"
 """Placeholders in the templates for the task's name, its class and the server's address."""
+
+WORLDS = ("textarena", "textworld", "scienceworld", "gymnasium", "reasoning_gym")
+"""Kinds of templates that play a world of somebody else's; each is the name of an option and of a package."""
+
+ROOMY = {
+    '"max_prompt_length": 512': '"max_prompt_length": 1024',
+    '"max_completion_length": 64': '"max_completion_length": 96',
+    "config=START)": "config=START, episodes=256)",
+}
+"""What a recipe gives a world whose texts may be long and whose episodes may be slow."""
 
 BESIDE = ("train", "policy", "conftest")
 """Modules and folders beside a task's own."""
@@ -27,41 +40,57 @@ POLICIES = {
 """What a first policy starts from, and how to have the other one."""
 
 
-def write_task(folder: str | Path, kind: str = "environment", address: str = "", model: str | None = None) -> str:
+def write_task(
+    folder: str | Path,
+    kind: str = "environment",
+    asked: str = "",
+    model: str | None = None,
+    functions: Mapping[str, str] | None = None,
+) -> str:
     """Writes a task into a folder that must be new or empty.
 
     Args:
         folder: its name becomes the task's.
-        kind: the folder of templates: ``environment``, ``tools``, ``agent`` or ``openenv``.
-        address: the address of an OpenEnv server.
+        kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv`` or one of `WORLDS`.
+        asked: the address of an OpenEnv server; of a world what `alignopsd_trl.own_task.worlds.ask` takes.
         model: what the first policy starts from: ``smollm2`` or ``tiny``; by default `smollm2` if it is installed.
+        functions: as in `ask`.
 
     Returns:
         The first policy and the commands to run next, as text.
 
     Raises:
-        ValueError: if the folder is taken, or its name can't be a module's.
+        ValueError: if the folder is taken, its name can't be a module's, or the world can't be played here.
     """
     folder = Path(folder).expanduser()
     name = folder.resolve().name
-    _check(folder, name)
     model = model or (OFFLINE_MODEL if has_smollm2() else FRESH)
-    kinds = ("shared", kind, OFFLINE_MODEL) if model == OFFLINE_MODEL else ("shared", kind)
+    parts = [TEMPLATES / one for one in ("shared", kind, *([model] if model == OFFLINE_MODEL else []))]
+    _check(folder, name, parts)
+    world = ask(kind, asked, functions) if kind in WORLDS else Written({ADDRESS: asked or ADDRESS})
+    roomy = ROOMY if kind in WORLDS else {}
+    words = {**roomy, **world.words, NAME: name, CLASS: _class(name)}
     with replacing(folder) as partial:
-        for file in (one for part in kinds for one in (TEMPLATES / part).iterdir()):  # the later overwrites
+        for file in (
+            one for part in [*parts, parts[1] / world.part] if part.is_dir() for one in part.iterdir()
+        ):  # the later overwrites
             if file.is_file():
-                _write(file, partial, name, address)
+                _write(file, partial, words)
+        for place, file in world.files.items():
+            (partial / place).parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, partial / place)
     following = (f"cd {folder}", f"alignopsd check {name}", "python train.py")
     return "\n  ".join([f"{folder} is written, for {POLICIES[model]}. Next:", *following])
 
 
-def _check(folder: Path, name: str) -> None:
+def _check(folder: Path, name: str, parts: Sequence[Path]) -> None:
     if not re.fullmatch(NAME_RULE, name) or iskeyword(name):
         rule = "small letters, digits and underscores, a letter first, no word of Python"
         raise ValueError(f"{name!r} must be a module's name: {rule}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already and not empty; choose another folder")
-    used = {word for file in TEMPLATES.rglob("*.py") for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+    files = [file for part in parts for file in part.rglob("*.py")]
+    used = {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
     if name in BESIDE or _class(name) in used - {CLASS}:
         raise ValueError(f"{name!r} is a name that the task's files use for something else; choose another one")
     if name in SHIPPED or find_spec(name) is not None:
@@ -72,10 +101,9 @@ def _class(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def _write(file: Path, folder: Path, name: str, address: str) -> None:
+def _write(file: Path, folder: Path, words: Mapping[str, str]) -> None:
     """Writes a file of the templates under the task's name."""
-    words = {NAME: name, CLASS: _class(name), ADDRESS: address or ADDRESS}
     text = file.read_text(encoding="utf-8")
     for word, own in words.items():
         text = text.replace(word, own)
-    (folder / file.name.replace(NAME, name)).write_text(text, encoding="utf-8")
+    (folder / file.name.replace(NAME, words[NAME])).write_text(text, encoding="utf-8")

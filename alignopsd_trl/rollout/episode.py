@@ -136,9 +136,7 @@ class Known(NamedTuple):
     skills: dict[tuple[Any, ...], Any]
 
 
-def open_episodes(
-    episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource, known: Known
-) -> None:
+def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource, known: Known) -> None:
     """Resets the environments and finds the skill of each task. A failure ends its own episode.
 
     Raises:

@@ -5,22 +5,11 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
 
 SIDE = 4
 MOVES = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
 SIGNS = {"masons": ("iron", "oak"), "weavers": ("iron", "elm")}  # by builders: the door towards the exit, the others
-
-
-class ShortPrompt:
-    """What the policy reads in a turn. Each token costs time in each turn, so nothing stands here that never changes:
-    demonstrations teach the form of answers; some chat templates put a long system message where there is none."""
-
-    name = "my_task_short"
-
-    def render(self, view, skill):
-        text = "\n".join(filter(None, [view.task_text, skill, view.observation]))
-        return [{"role": "system", "content": ""}, {"role": "user", "content": text}]
 
 
 class MyTask(PlainEnvironment):

@@ -1,0 +1,64 @@
+"""The task: my_world of Gymnasium. `seen` and `played` make its observations and actions texts; write yours."""
+
+from pathlib import Path
+
+import gymnasium
+from datasets import Dataset
+
+from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
+
+ID = "my_world"
+REQUEST = "Play my_world."
+ACTIONS = ("my_actions",)  # the names of the actions; () where actions are texts
+
+
+def seen(observation):
+    """An observation as text."""
+    return str(observation)
+
+
+def played(action):
+    """The action that a text names."""
+    return ACTIONS.index(action) if ACTIONS else action
+
+
+class MyTask(PlainEnvironment):
+    prompt = ShortPrompt(offers=True)
+    history_length, max_turns = 2, 30
+    world = None
+
+    def reset(self, number, **columns):
+        self.close()
+        self.world, self.total = gymnasium.make(ID), 0.0
+        self.shown, _ = self.world.reset(seed=number)
+        return Opening(seen(self.shown), REQUEST, ACTIONS)
+
+    def step(self, action):
+        if ACTIONS and action not in ACTIONS:
+            told = f"There is no such action. {seen(self.shown)}"
+            return Step(told, score=self.total, admissible=ACTIONS, valid=False)
+        self.shown, reward, ended, cut, info = self.world.step(played(action))
+        self.total += float(reward)
+        won = bool(info.get("is_success", ended and self.total > 0))
+        return Step(seen(self.shown), float(reward), ended or cut, won, score=self.total, admissible=ACTIONS)
+
+    def close(self):
+        if self.world is not None:
+            self.world.close()
+
+
+def rows(split):
+    first, count = {"train": (0, 1024), "test": (10_000, 100)}[split]
+    return [{"task_id": f"my_task/{split}/{one}", "category": ID, "number": first + one} for one in range(count)]
+
+
+def suite(**options):
+    return Suite(
+        name="my_task",
+        factory=MyTask,
+        tasks=lambda split: Dataset.from_list(rows(split)),
+        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+        categories=(ID,),
+        description={"id": ID, "gymnasium": gymnasium.__version__},
+        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+    )

@@ -1,0 +1,41 @@
+"""The task: my_world of reasoning-gym. A number makes a question; one answer is one episode."""
+
+from pathlib import Path
+
+import reasoning_gym
+from datasets import Dataset
+
+from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
+
+NAME, OPTIONS = "my_world", {}  # OPTIONS: of the dataset's configuration, such as its difficulty
+
+
+class MyTask(PlainEnvironment):
+    prompt = ShortPrompt()
+    history_length, max_turns = 0, 1
+
+    def reset(self, number, **columns):
+        self.source = reasoning_gym.create_dataset(NAME, seed=number, size=1, **OPTIONS)
+        self.entry = self.source[0]
+        return Opening("", self.entry["question"])
+
+    def step(self, action):
+        score = float(self.source.score_answer(action, self.entry))
+        return Step("", score, done=True, won=score >= 1, score=score, info={"answer": str(self.entry["answer"])})
+
+
+def rows(split):
+    first, count = {"train": (0, 1024), "test": (10_000, 100)}[split]
+    return [{"task_id": f"my_task/{split}/{one}", "category": NAME, "number": first + one} for one in range(count)]
+
+
+def suite(**options):
+    return Suite(
+        name="my_task",
+        factory=MyTask,
+        tasks=lambda split: Dataset.from_list(rows(split)),
+        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+        categories=(NAME,),
+        description={"dataset": NAME, "options": OPTIONS},
+        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+    )

@@ -1,0 +1,64 @@
+"""The task: my_world of ScienceWorld, in its own splits. Each environment is a Java process of some 100 MB."""
+
+from pathlib import Path
+
+import scienceworld
+from datasets import Dataset
+
+from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite, TaskPanel
+
+TASK, EASIER = "my_world", "easy"  # EASIER: ScienceWorld's simplifications, such as open doors; "" for none
+SPLITS = {"train": range(1, 2), "test": range(3, 4)}  # of ScienceWorld's variations
+
+
+class MyTask(PlainEnvironment):
+    prompt = ShortPrompt()
+    history_length, max_turns = 4, 16
+    concurrent = True  # a step waits for Java
+    most_alive = 8
+
+    def __init__(self):
+        self.world = scienceworld.ScienceWorldEnv("", envStepLimit=100)
+
+    def reset(self, variation, **columns):
+        self.world.load(TASK, variation, EASIER, generateGoldPath=True)
+        seen, info = self.world.reset()
+        self.score, self.reached = RunningScore(100), self.goals()
+        return Opening(seen, info["taskDesc"].replace("Task Description:", "").strip())
+
+    def step(self, action):
+        seen, _, done, info = self.world.step(action)
+        valid = not seen.startswith(("No known action", "Ambiguous request"))
+        reached, before = self.goals(), self.reached
+        self.reached = reached
+        return Step(
+            seen, self.score.gain(info["score"]), done, info["score"] == 100, max(self.score.share, 0.0), valid=valid,
+            milestone="; ".join(sorted(reached - before)) or None,
+        )  # fmt: skip
+
+    def goals(self):
+        """The sub-goals that are reached."""
+        return {line.split("\t")[-1] for line in self.world.get_goal_progress().splitlines() if "\ttrue\t" in line}
+
+    def gold(self):
+        """The actions that ScienceWorld itself takes from the start."""
+        return self.world.get_gold_action_sequence()
+
+    def close(self):
+        self.world.close()
+
+
+def rows(split):
+    return [{"task_id": f"my_task/{split}/{one}", "category": TASK, "variation": one} for one in SPLITS[split]]
+
+
+def suite(**options):
+    return Suite(
+        name="my_task",
+        factory=MyTask,
+        tasks=lambda split: Dataset.from_list(rows(split)),
+        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+        categories=(TASK,),
+        description={"task": TASK, "easier": EASIER, "scienceworld": scienceworld.__version__},
+        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+    )

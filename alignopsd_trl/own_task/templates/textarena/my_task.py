@@ -1,0 +1,53 @@
+"""The task: a game of TextArena. A number chooses the deal, so the siblings of a task play the same game."""
+
+from pathlib import Path
+
+import textarena
+from datasets import Dataset
+
+from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
+
+GAME = "my_world"
+OWN = textarena.ObservationType.PLAYER_ACTION  # what the player said, which the prompt shows anyway
+
+
+class MyTask(PlainEnvironment):
+    prompt = ShortPrompt()
+    history_length, max_turns = 10, 30
+
+    def reset(self, number, **columns):
+        self.game = textarena.make(f"{GAME}-raw")  # each message once; other wrappers repeat the past
+        self.game.reset(num_players=1, seed=number)
+        rules, *shown = self.said()
+        return Opening("\n".join(shown), rules)
+
+    def step(self, action):
+        done, _ = self.game.step(action if "[" in action else f"[{action}]")
+        rewards, info = self.game.close() if done else ({}, {})
+        reward = rewards[0] if rewards and not isinstance(rewards[0], str) else 0.0  # some give a text for a wrong move
+        valid = not (self.game.state.error_count or info and info[0]["invalid_move"])
+        told = {"reason": info[0].get("reason", "")} if done else {}
+        won = done and reward >= 1
+        return Step("\n".join(self.said()), reward, done, won, score=reward, valid=valid, info=told)
+
+    def said(self):
+        """The game's messages since the last call."""
+        _, messages = self.game.get_observation()
+        return [text for _, text, kind in messages if kind is not OWN]
+
+
+def rows(split):
+    first, count = {"train": (0, 1024), "test": (10_000, 100)}[split]
+    return [{"task_id": f"my_task/{split}/{one}", "category": GAME, "number": first + one} for one in range(count)]
+
+
+def suite(**options):
+    return Suite(
+        name="my_task",
+        factory=MyTask,
+        tasks=lambda split: Dataset.from_list(rows(split)),
+        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+        categories=(GAME,),
+        description={"game": GAME, "textarena": textarena.__version__},
+        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+    )

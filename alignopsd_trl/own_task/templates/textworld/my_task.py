@@ -1,0 +1,91 @@
+"""The task: quests in houses that TextWorld generates. A number makes a house, FAMILY says how large."""
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import textworld
+from datasets import Dataset
+
+from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite, TaskPanel
+
+FAMILY = {"my_world": 0}  # options of textworld.GameOptions
+GAMES = Path(__file__).parent / "games"
+TOLD = textworld.EnvInfos(
+    description=True,
+    objective=True,
+    admissible_commands=True,
+    policy_commands=True,
+    score=True,
+    max_score=True,
+    won=True,
+)
+
+
+class MyTask(PlainEnvironment):
+    prompt = ShortPrompt(offers=True)
+    history_length, max_turns = 4, 12
+    world = None
+
+    def reset(self, number, **columns):
+        self.close()
+        self.world = textworld.start(game(number), TOLD)
+        self.state = self.world.reset()
+        self.score = RunningScore(self.state.max_score)
+        return Opening(plain(self.state.description), plain(self.state.objective), self.offered())
+
+    def step(self, action):
+        valid = action in self.offered()
+        self.state, _, done = self.world.step(action)
+        reward = self.score.gain(self.state.score)
+        seen = plain(self.state.feedback)
+        return Step(
+            seen, reward, done, self.state.won, self.score.share, admissible=self.offered(), valid=valid,
+            milestone=f"score {self.state.score}" if reward > 0 else None,
+        )  # fmt: skip
+
+    def offered(self):
+        return tuple(self.state.admissible_commands)
+
+    def close(self):
+        if self.world is not None:
+            self.world.close()
+
+
+def plain(text):
+    """A text on one line, without the status line that TextWorld draws after its prompt."""
+    return " ".join(text.rsplit("\n>", 1)[0].split())
+
+
+def game(number):
+    """The file of a game, which is generated when it is first played: a second, or two."""
+    made = GAMES / f"{number}.z8"
+    if not made.is_file():
+        GAMES.mkdir(exist_ok=True)
+        options = textworld.GameOptions()
+        options.seeds = number
+        for name, value in FAMILY.items():
+            setattr(options, name, value)
+        with TemporaryDirectory(dir=GAMES) as folder:  # another process may want the same game
+            options.path = f"{folder}/{number}.z8"
+            textworld.make(options)
+            for kind in (".ni", ".json", ".z8"):  # the .z8 last: it says that the game is whole
+                os.replace(f"{folder}/{number}{kind}", made.with_suffix(kind))
+    return str(made)
+
+
+def rows(split):
+    first, count = {"train": (1, 96), "test": (10_001, 40)}[split]
+    return [{"task_id": f"my_task/{split}/{one}", "category": "house", "number": first + one} for one in range(count)]
+
+
+def suite(**options):
+    return Suite(
+        name="my_task",
+        factory=MyTask,
+        tasks=lambda split: Dataset.from_list(rows(split)),
+        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+        categories=("house",),
+        description={"family": FAMILY, "textworld": textworld.version.__version__},
+        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+    )

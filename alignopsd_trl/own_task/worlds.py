@@ -1,0 +1,222 @@
+"""Worlds that somebody else made: what `alignopsd new` asks one before it writes a task that plays it.
+
+Nothing here is needed to play: the files that are written use the world's own package alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from alignopsd_trl.environments.base import Failure
+from alignopsd_trl.environments.validation import limited
+from alignopsd_trl.own_task.options import LIST
+
+HOUSES = {"nb_rooms": 3, "nb_objects": 4, "quest_length": 3}
+"""The family of TextWorld's games that is written by default, in its own options."""
+MOST_TURNS = 50
+SECONDS = 5.0  # for a game of TextArena to deal
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the templates of a world become.
+
+    Args:
+        words: texts of the templates and what stands in their place.
+        part: a folder of further templates in the world's own, which overwrite those.
+        files: files to copy, by their place in the task's folder.
+    """
+
+    words: Mapping[str, str]
+    part: str = ""
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+def ask(kind: str, asked: str, functions: Mapping[str, str] | None = None) -> Written:
+    """Asks a world what it needs.
+
+    Args:
+        kind: the name of the world's package and option.
+        asked: the option's value: an id, a task, a dataset, a file, options.
+        functions: ``MODULE:FUNCTION`` for the functions ``seen`` and ``played`` of a Gymnasium environment.
+
+    Raises:
+        ValueError: if its package is missing, or what was asked for can't be played here; the message says what is
+            needed.
+    """
+    if kind == "gymnasium":
+        return _gymnasium(asked, functions or {})
+    return {"textarena": _textarena, "textworld": _textworld, "scienceworld": _scienceworld}.get(kind, _reasoning)(
+        asked
+    )
+
+
+def _package(name: str, at_pip: str) -> Any:
+    try:
+        with redirect_stderr(StringIO()):  # nltk, which TextArena imports, would write there for ever
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"the package {name} can't be imported ({error}); install it: pip install {at_pip}") from None
+
+
+def _unknown(what: str, asked: str, known: Any) -> ValueError:
+    close = get_close_matches(asked, list(known), n=3, cutoff=0.4) or sorted(known)[:3]
+    return ValueError(f"{what} {asked!r} is unknown; there are {len(known)}, such as {', '.join(close)}")
+
+
+def textarena_table() -> Iterator[str]:
+    """Yields a line for each game of TextArena that one player can play here, then the number of the others."""
+    registry = _package("textarena.envs.registration", "textarena").ENV_REGISTRY
+    others = 0
+    yield f"{'id':<32}turns"
+    for name in (one.removesuffix("-raw") for one in registry if one.endswith("-raw")):
+        found = limited(lambda name=name: _dealt(name), SECONDS)
+        if isinstance(found, Failure):
+            others += 1
+        else:
+            yield f"{name:<32}{found.max_turns or 'no limit'}"
+    yield f"{others} others need a download, several players, a judge or more than {SECONDS:g} s to deal"
+
+
+def _dealt(name: str) -> Any:
+    """Deals a game of TextArena to one player and returns its state.
+
+    Raises:
+        Exception: of any kind, from the game.
+    """
+    arena = importlib.import_module("textarena")
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        game = arena.make(f"{name}-raw")
+        game.reset(num_players=1, seed=0)
+        if not isinstance(game.state, arena.SinglePlayerState):
+            raise ValueError("the game keeps the state of several players")
+        return game.state
+
+
+def _textarena(asked: str) -> Written:
+    registry = _package("textarena.envs.registration", "textarena").ENV_REGISTRY
+    name = asked.removesuffix("-raw").removesuffix("-train")
+    if f"{name}-raw" not in registry:
+        raise _unknown("the game", asked, [one.removesuffix("-raw") for one in registry if one.endswith("-raw")])
+    try:
+        state = _dealt(name)
+    except Exception as error:  # of any kind, from the game
+        raise ValueError(
+            f"TextArena's {name} can't be played here: {_needed(error)}; alignopsd new --textarena {LIST} shows those "
+            "that can"
+        ) from None
+    arena = importlib.import_module("textarena")
+    board = any(kind is arena.ObservationType.GAME_BOARD for _, _, kind in state.observations[0])
+    turns = min((state.max_turns or MOST_TURNS) + 2, MOST_TURNS)  # wrong moves are forgiven once
+    told = {"my_world": name, "max_turns = 10, 30": f"max_turns = {2 if board else 10}, {turns}"}
+    return Written(told, part=name.partition("-")[0])
+
+
+def _needed(error: Exception) -> str:
+    """Says what a game of TextArena would need."""
+    said = " ".join(str(error).split())
+    if "player" in said:
+        return f"it needs several players ({said:.80})"
+    if "API" in said:
+        return f"it needs a judge behind an API ({said:.80})"
+    if isinstance(error, LookupError | OSError):
+        return f"it needs a download ({said:.120})"
+    return f"it fails with {type(error).__name__} ({said:.120})"
+
+
+def _textworld(asked: str) -> Written:
+    world = _package("textworld", "textworld")
+    path = Path(asked).expanduser()
+    if path.suffix == ".z8":
+        if not path.is_file() or not path.with_suffix(".json").is_file():
+            raise ValueError(f"{path} and {path.with_suffix('.json').name} beside it must be files that tw-make wrote")
+        files = {f"games/1{kind}": path.with_suffix(kind) for kind in (".json", ".z8")}
+        one = {'{"train": (1, 96), "test": (10_001, 40)}': '{"train": (1, 1), "test": (1, 1)}'}
+        return Written({'{"my_world": 0}': "{}", "10_001": "1", **one}, files=files)
+    family, options = dict(HOUSES), world.GameOptions()
+    for pair in filter(None, asked.split(",")):
+        name, _, value = pair.partition("=")
+        if not isinstance(getattr(options, name.strip(), None), int) or not value.strip().isdigit():
+            known = "nb_rooms, nb_objects, quest_length, quest_breadth, nb_parallel_quests"
+            raise ValueError(
+                f"--textworld {pair!r} must be FILE.z8 or NAME=NUMBER,... of textworld.GameOptions: {known}"
+            )
+        family[name.strip()] = int(value)
+    return Written({'{"my_world": 0}': str(family).replace("'", '"')})
+
+
+def _scienceworld(asked: str) -> Written:
+    if shutil.which("java") is None:
+        raise ValueError("ScienceWorld needs Java: install one, such as Debian's package default-jre-headless")
+    world = _package("scienceworld", "scienceworld").ScienceWorldEnv("")
+    try:
+        if asked not in world.get_task_names():
+            raise _unknown("ScienceWorld's task", asked, world.get_task_names())
+        world.load(asked, 0, "easy")
+        train, test = (list(one) for one in (world.get_variations_train(), world.get_variations_test()))
+    finally:
+        world.close()
+    splits = f'"train": range({train[0]}, {train[-1] + 1}), "test": range({test[0]}, {test[-1] + 1})'
+    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits})
+
+
+def _reasoning(asked: str) -> Written:
+    known = _package("reasoning_gym.factory", "reasoning-gym").DATASETS
+    if asked not in known:
+        raise _unknown("reasoning-gym's dataset", asked, known)
+    return Written({"my_world": asked})
+
+
+def _gymnasium(asked: str, functions: Mapping[str, str]) -> Written:
+    gym = _package("gymnasium", "gymnasium")
+    try:
+        world = gym.make(asked)
+    except Exception as error:  # of any kind, from a package that registers ids
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"gymnasium.make({asked!r}) fails with {type(error).__name__} ({said:.160}); install its package, and name "
+            "the module that registers it: MODULE:ID"
+        ) from None
+    space, actions = world.observation_space, world.action_space
+    if "seen" not in functions and _is_picture(gym.spaces, space):
+        raise ValueError(f"{asked} shows pictures ({space!s:.80}); give --seen MODULE:FUNCTION, from them to a text")
+    discrete, text = (isinstance(actions, kind) for kind in (gym.spaces.Discrete, gym.spaces.Text))
+    if "played" not in functions and not discrete and not text:
+        raise ValueError(f"{asked} acts by {actions!s:.80}; give --played MODULE:FUNCTION, from a text to an action")
+    own = [one.name for one in getattr(world.unwrapped, "actions", ())] if discrete else []
+    named = own if len(own) == getattr(actions, "n", 0) else [str(one) for one in range(getattr(actions, "n", 0))]
+    offered = tuple(named) if discrete and "played" not in functions else ()
+    world.close()
+    words = {"my_world": asked, '("my_actions",)': str(offered).replace("'", '"')}
+    for name, place in functions.items():
+        module, _, function = place.partition(":")
+        if not module.replace(".", "_").isidentifier() or not function.isidentifier():
+            raise ValueError(f"--{name} {place!r} must be MODULE:FUNCTION")
+        words[_BODIES[name]] = f"{name} = import_module({module!r}).{function}\n".replace("'", '"')
+    if functions:
+        words["from pathlib import Path\n"] = "from importlib import import_module\nfrom pathlib import Path\n"
+    return Written(words)
+
+
+_BODIES = {
+    "seen": 'def seen(observation):\n    """An observation as text."""\n    return str(observation)\n',
+    "played": 'def played(action):\n    """The action that a text names."""\n'
+    "    return ACTIONS.index(action) if ACTIONS else action\n",
+}
+"""The functions of the template in whose place a user's own come."""
+
+
+def _is_picture(spaces: Any, space: Any) -> bool:
+    if isinstance(space, spaces.Dict):
+        return any(_is_picture(spaces, one) for one in space.values())
+    if isinstance(space, spaces.Tuple):
+        return any(_is_picture(spaces, one) for one in space)
+    return isinstance(space, spaces.Box) and len(space.shape) > 1
