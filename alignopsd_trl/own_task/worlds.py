@@ -22,6 +22,8 @@ from alignopsd_trl.own_task.options import LIST
 HOUSES = {"nb_rooms": 3, "nb_objects": 4, "quest_length": 3}
 """The family of TextWorld's games that is written by default, in its own options."""
 MOST_TURNS = 50
+SHOWN = {"GuessTheNumber": "slice(1, 2)"}
+"""Lines of the rules that suffice, of the games that have a player in the templates."""
 SECONDS = 5.0  # for a game of TextArena to deal
 
 
@@ -116,8 +118,9 @@ def _textarena(asked: str) -> Written:
     arena = importlib.import_module("textarena")
     board = any(kind is arena.ObservationType.GAME_BOARD for _, _, kind in state.observations[0])
     turns = min((state.max_turns or MOST_TURNS) + 2, MOST_TURNS)  # wrong moves are forgiven once
-    told = {"my_world": name, "max_turns = 10, 30": f"max_turns = {2 if board else 10}, {turns}"}
-    return Written(told, part=name.partition("-")[0])
+    shown = {"SHOWN = slice(None)": f"SHOWN = {SHOWN[part]}"} if (part := name.partition("-")[0]) in SHOWN else {}
+    told = {"my_world": name, **shown, "max_turns = 10, 30": f"max_turns = {2 if board else 10}, {turns}"}
+    return Written(told, part)
 
 
 def _needed(error: Exception) -> str:

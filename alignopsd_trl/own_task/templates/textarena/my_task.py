@@ -8,6 +8,7 @@ from datasets import Dataset
 from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
 
 GAME = "my_world"
+SHOWN = slice(None)  # lines of the rules in the prompt: each token costs time in each turn, and examples teach much
 OWN = textarena.ObservationType.PLAYER_ACTION  # what the player said, which the prompt shows anyway
 
 
@@ -18,8 +19,8 @@ class MyTask(PlainEnvironment):
     def reset(self, number, **columns):
         self.game = textarena.make(f"{GAME}-raw")  # each message once; other wrappers repeat the past
         self.game.reset(num_players=1, seed=number)
-        rules, *shown = self.said()
-        return Opening("\n".join(shown), rules)
+        rules, *board = self.said()
+        return Opening("\n".join(board), "\n".join(rules.splitlines()[SHOWN]))
 
     def step(self, action):
         done, _ = self.game.step(action if "[" in action else f"[{action}]")
