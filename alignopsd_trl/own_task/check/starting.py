@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+import psutil
+
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import FAILED_RESET, content, seeded
 from alignopsd_trl.environments.alike import difference
@@ -70,6 +72,26 @@ def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remed
         row, failure = failed[0]
         text = f"{len(failed)} of {tried} tasks failed, the first {row['task_id']!r} with: {failure.message}; {remedy}"
         yield Finding(about, text)
+
+
+def cost(task: Task, row: Row, time_limit: float) -> str:
+    """Opens a second environment beside a first one, and says what that took."""
+    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as first:
+        first.reset([0], [seeded(first, row)])
+        before, begun = _held(), time.perf_counter()
+        with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
+            opened = time.perf_counter()
+            batch.reset([0], [seeded(batch, row)])
+            seconds, held = time.perf_counter() - opened, max(_held() - before, 0) / 1e6
+    most = getattr(task.suite.factory, "most_alive", None)
+    kept = f", at most {most} at once" if most else ""
+    return f"{opened - begun:.1f} s to open, {seconds:.1f} s to reset, {held:.0f} MB{kept}"
+
+
+def _held() -> int:
+    """Returns the bytes of memory of this process and those that it started."""
+    process = psutil.Process()
+    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
 
 
 def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding]:

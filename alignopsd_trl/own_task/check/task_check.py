@@ -39,6 +39,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     success: dict[str, str] = field(default_factory=dict)
     rewards: str = ""
+    environment: str = ""
     prompt: str = ""
     answer: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Report:
             shown = sum(self.tokens.values()) - self.tokens["answer"]
             lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
+        lines += [f"an environment: {self.environment}"] if self.environment else []
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
 
@@ -96,6 +98,7 @@ def check_task(
     stage("rows and resets")
     add(_splits(task, rows))
     add(starts(task.suite.factory, shuffled, time_limit))
+    report.environment = starting.cost(task, shuffled[0], time_limit)
     add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)

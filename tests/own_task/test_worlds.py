@@ -1,0 +1,159 @@
+"""`alignopsd new` for worlds of others; `.ci/worlds` plays the worlds themselves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes.own_task import fails
+
+from alignopsd_trl.cli import main
+
+
+class SinglePlayerState:
+    def __init__(self, turns: int | None, *kinds: str):
+        self.max_turns, self.observations = turns, {0: [(-1, "shown", kind) for kind in kinds]}
+
+
+class _Game:
+    def __init__(self, name: str):
+        self.name = name
+
+    def reset(self, num_players: int, seed: int) -> None:
+        faults: dict[str, Exception] = {
+            "Chess-v0": AssertionError("The number of players has to be 2, received 1"),
+            "Wordle-v0": LookupError("Resource 'words' not found"),
+            "Debate-v0": ValueError("OpenRouter API key not found"),
+            "Odd-v0": SyntaxError("f-string: unmatched '['"),
+        }
+        if self.name in faults:
+            raise faults[self.name]
+        self.state = (
+            SinglePlayerState(9, "PROMPT") if self.name == "Hidden-v0" else SinglePlayerState(None, "GAME_BOARD")
+        )
+        if self.name == "Pair-v0":
+            self.state = SimpleNamespace()
+
+
+@pytest.fixture
+def arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TextArena's registry, with games that fail as its own do."""
+    arena: Any = ModuleType("textarena")
+    arena.SinglePlayerState, arena.ObservationType = SinglePlayerState, SimpleNamespace(GAME_BOARD="GAME_BOARD")
+    arena.make = lambda name: _Game(name.removesuffix("-raw"))
+    registration: Any = ModuleType("textarena.envs.registration")
+    names = ("Chess-v0", "Wordle-v0", "Debate-v0", "Odd-v0", "Hidden-v0", "Board-v0", "Pair-v0")
+    registration.ENV_REGISTRY = {f"{name}{kind}": None for name in names for kind in ("", "-raw", "-train")}
+    for name, module in {
+        "textarena": arena,
+        "textarena.envs": ModuleType("e"),
+        "textarena.envs.registration": registration,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "mine", "--textarena", "Hidden-v0-train", "--model", "tiny"])
+    text = Path("mine/mine.py").read_text()
+    assert 'GAME = "Hidden-v0"' in text and "max_turns = 10, 11" in text and "class Mine(" in text
+    main(["new", "boards", "--textarena", "Board-v0", "--model", "tiny"])
+    assert "max_turns = 2, 50" in Path("boards/boards.py").read_text()
+    assert "episodes=256" in Path("boards/train.py").read_text()
+    assert not list(Path("boards").rglob("GuessTheNumber")), "games with a player of their own are not this one's"
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("Chess-v0", ["several players"]),
+        ("Pair-v0", ["several players"]),
+        ("Wordle-v0", ["a download", "words"]),
+        ("Debate-v0", ["a judge"]),
+        ("Odd-v0", ["SyntaxError"]),
+        ("Hiden-v0", ["unknown", "Hidden-v0"]),
+    ],
+)
+def test_a_game_that_cannot_be_played_is_refused_by_name(
+    arena: None, name: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails(["new", str(tmp_path / "mine"), "--textarena", name], name, *words, capsys=capsys)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_the_games_that_can_be_played_are_listed(arena: None, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["new", "--textarena", "list"])
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said] == ["id", "Hidden-v0", "Board-v0", "5"]
+
+
+@pytest.mark.parametrize(
+    "option, package",
+    [
+        (["--textarena", "Wordle-v0"], "textarena"),
+        (["--textworld"], "textworld"),
+        (["--scienceworld", "boil"], "scienceworld"),
+        (["--reasoning_gym", "sums"], "reasoning-gym"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_command(
+    option: list[str],
+    package: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = package.replace("-", "_")
+    for module in (name, f"{name}.factory", f"{name}.envs.registration"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/java")
+    fails(["new", str(tmp_path / "mine"), *option], f"pip install {package}", capsys=capsys)
+
+
+def test_a_missing_java_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    fails(["new", str(tmp_path / "mine"), "--scienceworld", "boil"], "Java", "default-jre-headless", capsys=capsys)
+
+
+def test_a_gymnasium_of_numbers_is_written_and_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "lake", "--gymnasium", "FrozenLake-v1", "--model", "tiny"])
+    text = Path("lake/lake.py").read_text()
+    assert 'ID = "FrozenLake-v1"' in text and 'ACTIONS = ("0", "1", "2", "3")' in text
+    monkeypatch.chdir("lake")
+    main(["demonstrate", "lake", "--episodes", "4"])
+    assert "<action>" in Path("demonstrations.jsonl").read_text()
+
+
+def test_pictures_want_a_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gymnasium
+
+    class Seen(gymnasium.Env):
+        observation_space = gymnasium.spaces.Dict({"image": gymnasium.spaces.Box(0, 255, (3, 3, 3), "uint8")})
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+    if "seen-v0" not in gymnasium.registry:
+        gymnasium.register("seen-v0", Seen)
+    monkeypatch.chdir(tmp_path)
+    fails(["new", "mine", "--gymnasium", "seen-v0"], "pictures", "--seen", capsys=capsys)
+    seen = ["--seen", "words:shown"]
+    fails(["new", "mine", "--gymnasium", "seen-v0", *seen], "acts by", "--played", capsys=capsys)
+    wrong = ["--seen", "words", "--played", "words:acted"]
+    fails(["new", "mine", "--gymnasium", "seen-v0", *wrong], "MODULE:FUNCTION", capsys=capsys)
+    main(["new", "mine", "--gymnasium", "seen-v0", *seen, "--played", "words:acted", "--model", "tiny"])
+    text = Path("mine/mine.py").read_text()
+    assert 'seen = import_module("words").shown' in text and 'played = import_module("words").acted' in text
+    assert "def seen" not in text and "ACTIONS = ()" in text
+
+
+def test_an_unknown_gymnasium_says_how_ids_are_registered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fails(["new", str(tmp_path / "mine"), "--gymnasium", "Nope-v0"], "NameNotFound", "MODULE:ID", capsys=capsys)
