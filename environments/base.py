@@ -113,11 +113,12 @@ class RunningScore:
     """Makes rewards of a score that an environment counts up: each is the change since the last step.
 
     Args:
-        most: the score of a perfect episode, whose rewards then add up to 1.
+        most: the score of a perfect episode; rewards are shares of it.
+        start: the score before the first step.
     """
 
-    def __init__(self, most: float = 1.0):
-        self._most, self.share = most, 0.0
+    def __init__(self, most: float = 1.0, start: float = 0.0):
+        self._most, self.share = most, start / most
 
     def gain(self, score: float) -> float:
         """Returns the reward of a step that leaves the score at this; `share` is the part of the best one so far."""

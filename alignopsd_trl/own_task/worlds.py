@@ -163,12 +163,16 @@ def _scienceworld(asked: str) -> Written:
     try:
         if asked not in world.get_task_names():
             raise _unknown("ScienceWorld's task", asked, world.get_task_names())
-        world.load(asked, 0, "easy")
+        gold = []
+        for variation in range(min(world.get_max_variations(asked), 3)):
+            world.load(asked, variation, "easy", generateGoldPath=True)
+            gold.append(len(world.get_gold_action_sequence()))
         train, test = (list(one) for one in (world.get_variations_train(), world.get_variations_test()))
     finally:
         world.close()
     splits = f'"train": range({train[0]}, {train[-1] + 1}), "test": range({test[0]}, {test[-1] + 1})'
-    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits})
+    turns = {"max_turns = 4, 16": f"max_turns = 4, {max(gold) * 3 // 2}"}
+    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns})
 
 
 def _reasoning(asked: str) -> Written:

@@ -94,6 +94,7 @@ def test_rewards_of_a_running_score_add_up_to_it() -> None:
     score = RunningScore(50)
     gains = [score.gain(one) for one in (0, 10, 5, 50)]
     assert gains == pytest.approx([0, 0.2, -0.1, 0.9]) and score.share == 1
+    assert RunningScore(100, start=17).gain(67) == pytest.approx(0.5)
 
 
 def test_a_milestone_is_text() -> None:

@@ -18,12 +18,12 @@ class MyTask(PlainEnvironment):
     most_alive = 8
 
     def __init__(self):
-        self.world = scienceworld.ScienceWorldEnv("", envStepLimit=100)
+        self.world = scienceworld.ScienceWorldEnv("", envStepLimit=1000)  # its episodes end by max_turns
 
     def reset(self, variation, **columns):
         self.world.load(TASK, variation, EASIER, generateGoldPath=True)
         seen, info = self.world.reset()
-        self.score, self.reached = RunningScore(100), self.goals()
+        self.score, self.reached = RunningScore(100, info["score"]), self.goals()
         return Opening(seen, info["taskDesc"].replace("Task Description:", "").strip())
 
     def step(self, action):

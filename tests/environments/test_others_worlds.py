@@ -1,0 +1,180 @@
+"""Worlds of others, as `alignopsd new` connects them, against the worlds alone. `.ci/worlds` installs them.
+
+The cases are those of the file that ``WORLD_CASES`` names, by default ``tests/data/worlds/cases.json``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from alignopsd_trl.environments import Opening, Step, load, open_batch
+from alignopsd_trl.environments.generators import Stream
+from alignopsd_trl.own_task.scaffold import write_task
+
+pytestmark = [pytest.mark.full, pytest.mark.worlds]
+CASES = json.loads(Path(os.environ.get("WORLD_CASES", "tests/data/worlds/cases.json")).read_text())
+SIBLINGS, RESETS, SEED = 8, 200, 5
+Trace = list[tuple[Any, ...]]
+
+
+def _cases(*kinds: str) -> list[Any]:
+    return [pytest.param(kind, asked, id=f"{kind} {asked}") for kind in kinds for asked in CASES.get(kind, ())]
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Writes a world's task and returns its suite."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(kind: str, asked: str) -> Any:
+        pytest.importorskip(kind)
+        importlib.invalidate_caches()
+        name = f"a_{kind}_{abs(hash((kind, asked, str(tmp_path)))) % 10**8}"
+        write_task(tmp_path / name, kind, asked, "tiny")
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+        return load(name)
+
+    yield write
+
+
+def _row(suite: Any) -> dict[str, Any]:
+    return {**suite.tasks("train")[2 % len(suite.tasks("train"))], "seed": SEED}
+
+
+def _told(one: Any) -> tuple[Any, ...]:
+    assert isinstance(one, Opening | Step), one
+    return (one.observation, *((one.reward, one.done) if isinstance(one, Step) else (one.task_text,)))
+
+
+def _played(suite: Any, actions: Sequence[str], siblings: int = SIBLINGS) -> list[Trace]:
+    """Plays actions by siblings side by side, each turn of all before the next."""
+    with closing(open_batch(suite.factory, siblings)) as batch:
+        siblings = batch.slots
+        traces = [[_told(one)] for one in batch.reset(range(siblings), [_row(suite)] * siblings)]
+        for action in actions:
+            for trace, step in zip(traces, batch.step(range(siblings), [action] * siblings), strict=True):
+                trace.append(_told(step))
+            if traces[0][-1][2]:
+                break
+    return traces
+
+
+def _equal(suite: Any, actions: Sequence[str], expected: Trace) -> None:
+    first, *others = _played(suite, actions)
+    assert all(one == first for one in others), "siblings differ"
+    assert len(first) == len(expected)
+    for number, (ours, own) in enumerate(zip(first, expected, strict=True)):
+        assert ours[0] == own[0], f"observation {number}"
+        assert ours[1] == (own[1] if not number else pytest.approx(own[1])), f"reward {number}"
+        assert ours[2:] == own[2:], f"end {number}"
+
+
+@pytest.mark.parametrize("kind, asked", _cases("scienceworld"))
+def test_gold_paths_of_scienceworld(kind: str, asked: str, written: Any) -> None:
+    suite = written(kind, asked)
+    world = importlib.import_module(kind).ScienceWorldEnv("", envStepLimit=1000)
+    world.load(asked, _row(suite)["variation"], "easy", generateGoldPath=True)
+    seen, info = world.reset()
+    expected: Trace = [(seen, info["taskDesc"].replace("Task Description:", "").strip())]
+    path = world.get_gold_action_sequence()
+    for action in path:
+        seen, reward, done, info = world.step(action)
+        expected.append((seen, reward / 100, done))
+        if done:
+            break
+    world.close()
+    assert info["score"] == 100
+    _equal(suite, path, expected)
+    assert suite.factory.max_turns >= len(path)
+
+
+@pytest.mark.parametrize("kind, asked", _cases("textworld"))
+def test_walkthroughs_of_textworld(kind: str, asked: str, written: Any) -> None:
+    suite = written(kind, asked)
+    textworld = importlib.import_module(kind)
+    with closing(open_batch(suite.factory, 1)) as batch:
+        batch.reset([0], [_row(suite)])  # generates the game
+    (file,) = Path(suite.skill_bank).parent.glob("games/*.z8")
+    told = textworld.EnvInfos(description=True, objective=True, max_score=True, extras=["walkthrough"])
+    world = textworld.start(str(file), told)
+    state = world.reset()
+    plain = lambda text: " ".join(text.rsplit("\n>", 1)[0].split())  # noqa: E731
+    expected: Trace = [(plain(state.description), plain(state.objective))]
+    path, before = state["extra.walkthrough"], 0
+    for action in path:
+        state, score, done = world.step(action)
+        expected.append((plain(state.feedback), (score - before) / state.max_score, done))
+        before = score
+    world.close()
+    assert done and sum(reward for _, reward, _ in expected[1:]) == pytest.approx(1)
+    _equal(suite, path, expected)
+
+
+@pytest.mark.parametrize("kind, asked", _cases("textarena"))
+def test_seeded_games_of_textarena(kind: str, asked: str, written: Any) -> None:
+    suite = written(kind, asked)
+    player = importlib.import_module(f"{suite.name}_player")
+    textarena, stream = importlib.import_module(kind), Stream()
+    stream.begin(SEED)
+    moves, draw, expected = [], random.Random(0), []
+    stream.install()
+    game = textarena.make(f"{asked}-raw")
+    game.reset(num_players=1, seed=_row(suite)["number"])
+    rules, *board = [text for _, text, _ in game.get_observation()[1]]
+    shown = importlib.import_module(suite.name).SHOWN
+    expected.append(("\n".join(board), "\n".join(rules.splitlines()[shown])))
+    done = False
+    examples = player.re.findall(r"\[[^\[\]\n]{1,24}\]", "\n".join([rules, *board])) or ["[1]"]
+    while not done and len(moves) < 40:
+        moves.append(draw.choice(["no move", *examples]))
+        done, _ = game.step(moves[-1] if "[" in moves[-1] else f"[{moves[-1]}]")
+        said = [
+            text for _, text, kind in game.get_observation()[1] if kind is not textarena.ObservationType.PLAYER_ACTION
+        ]
+        reward = game.close()[0][0] if done else 0.0
+        expected.append(("\n".join(said), 0.0 if isinstance(reward, str) else reward, done))
+    stream.keep()
+    _equal(suite, moves, expected)
+
+
+@pytest.mark.parametrize("kind, asked", _cases("reasoning_gym", "gymnasium"))
+def test_siblings_of_other_worlds_are_equal(kind: str, asked: str, written: Any) -> None:
+    suite = written(kind, asked)
+    draw = random.Random(0)
+    actions = [draw.choice("0123") for _ in range(12)]
+    first, *others = _played(suite, actions)
+    assert all(one == first for one in others)
+
+
+@pytest.mark.parametrize("kind", ["scienceworld", "textworld", "textarena", "gymnasium"])
+def test_two_hundred_resets_leave_nothing(kind: str, written: Any) -> None:
+    suite, process = written(kind, CASES[kind][0]), psutil.Process()
+    before = {one.pid for one in process.children(recursive=True)}
+    with closing(open_batch(suite.factory, 2)) as batch:
+        rows = [dict(row) for row in suite.tasks("train")]
+        for number in range(RESETS // 2):
+            found = batch.reset([0, 1], [{**rows[(number + one) % 8], "seed": SEED} for one in (0, 1)])
+            assert all(isinstance(one, Opening) for one in found), found
+            if number == 20:
+                held = _held(process)
+        assert _held(process) < held + 60e6, "memory grows"
+    end = time.monotonic() + 10
+    while {one.pid for one in process.children(recursive=True)} - before and time.monotonic() < end:
+        time.sleep(0.1)
+    assert {one.pid for one in process.children(recursive=True)} <= before, "a process is left"
+
+
+def _held(process: psutil.Process) -> int:
+    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
