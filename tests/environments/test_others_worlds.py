@@ -22,7 +22,7 @@ from alignopsd_trl.environments import Opening, Step, load, open_batch
 from alignopsd_trl.environments.generators import Stream
 from alignopsd_trl.own_task.scaffold import write_task
 
-pytestmark = [pytest.mark.full, pytest.mark.worlds]
+pytestmark = [pytest.mark.slow, pytest.mark.worlds]
 CASES = json.loads(Path(os.environ.get("WORLD_CASES", "tests/data/worlds/cases.json")).read_text())
 SIBLINGS, RESETS, SEED = 8, 200, 5
 Trace = list[tuple[Any, ...]]
