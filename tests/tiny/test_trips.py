@@ -6,13 +6,11 @@ import random
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
 
 import alignopsd_trl
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.webshop.trips import KINDS
-from assets.tiny_policies import reading
 from assets.tiny_policies.curricula import CURRICULA
 from assets.tiny_policies.demonstrations import episode, success
 from assets.tiny_policies.situated import SituatedShopper, Situation
@@ -93,12 +91,3 @@ def test_a_thought_states_the_situation(trips: Suite):
                 assert all(value in thought for value in now.request.options.values())
             if now.page.kind == "results":
                 assert all(str(one.price) in thought for one in now.fitting)
-
-
-@pytest.mark.slow
-def test_the_policy_reads_its_skill():
-    found = reading.main(["--tasks", "100"])["summary"]
-    assert 20 <= found["none"] <= 50
-    assert found["own"] >= found["none"] + 20
-    assert abs(found["other"] - found["none"]) < 10
-    assert AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True).num_parameters() < 2e6
