@@ -151,18 +151,13 @@ def test_an_agents_native_calls_are_played_by_an_endpoint(guessing: Path, capsys
 
 
 @pytest.mark.full
-def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path) -> None:
-    def run(*argv: str) -> str:
-        done = subprocess.run([sys.executable, *argv], cwd=guessing, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    alignopsd = ("-m", "alignopsd_trl.cli")
-    assert "nothing found" in run(*alignopsd, "check", "guessing")
-    run(*alignopsd, "demonstrate", "guessing", "--episodes", "16")
-    run(*alignopsd, "warm_start", "guessing", "--max_steps", "4", "--tasks", "0")
-    said = run("train.py", "--rounds", "1", "--panel_limit", "4", "--tasks_per_round", "2", "--num_generations", "2")
-    assert "success" in said
+def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(guessing)
+    main(["demonstrate", "guessing", "--episodes", "16"])
+    main(["warm_start", "guessing", "--max_steps", "4", "--tasks", "0"])
+    small = ["--rounds", "1", "--panel_limit", "4", "--tasks_per_round", "2", "--num_generations", "2"]
+    done = subprocess.run([sys.executable, "train.py", *small], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "success" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
