@@ -24,7 +24,6 @@ from alignopsd_trl.environments import (
     Step,
     TaskPanel,
     View,
-    load,
     open_batch,
 )
 from alignopsd_trl.environments.adapters import as_environment
@@ -323,11 +322,6 @@ def test_panel_has_an_order_and_a_checksum() -> None:
     for bad in ([], [{"name": 1}], [rows[0], rows[0]]):
         with pytest.raises(ValueError, match="panel"):
             TaskPanel.of("toy", "test", bad)
-
-
-def test_unknown_environment_is_named() -> None:
-    with pytest.raises(ValueError, match="'casino'.*webshop"):
-        load("casino")
 
 
 def test_plain_environment_needs_only_reset_and_step() -> None:

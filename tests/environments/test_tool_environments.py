@@ -105,22 +105,6 @@ def test_calls_run_in_order_and_what_they_raise_goes_back_to_the_policy(chat_pol
     assert sorted(rewards.round(6)) == sorted([0.9, 0.8, 0.8, 0.7])
 
 
-def test_coroutines_are_awaited_and_an_unknown_tool_is_an_error(chat_policy: Any, tmp_path: Path) -> None:
-    _, turns = records_of(chat_policy, tmp_path, "calculator")
-    seen = set(turns.observation)
-    assert {"6.0", "{'error': 'division by zero'}", "6", "{'error': 'Tool root not found.'}", "3.0"} <= seen
-    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0.0, 1.0, 1.0, 1.0]
-
-
-def test_an_environment_ends_its_episode_itself_and_a_reward_function_reads_it(
-    chat_policy: Any, tmp_path: Path
-) -> None:
-    trainer, turns = records_of(chat_policy, tmp_path, "guessing")
-    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0.0, 0.0, 0.5, 0.5]
-    assert trainer.state.log_history[0]["rewards/guessing_reward/mean"] == 0.25
-    assert turns.groupby(["task", "rollout"]).size().tolist().count(2) == 2
-
-
 def test_the_prompt_shows_the_messages_the_tools_and_the_past(chat_policy: Any, tmp_path: Path) -> None:
     trainer, turns = records_of(chat_policy, tmp_path, "counter")
     prompt = turns[turns.task_text.str.contains("to 2")].prompt.iloc[1]
@@ -309,22 +293,6 @@ def test_several_environments_are_chosen_by_their_column(chat_policy: Any, tmp_p
     assert set(turns.category) == {"counter", "guessing"}
     assert "increment" not in turns[turns.category == "guessing"].prompt.iloc[0]
     assert sorted(turns.groupby(["task", "rollout"]).reward.first().round(6)) == [0.0, 0.0, 0.9, 0.9]
-
-
-def test_functions_alone_are_an_environment(chat_policy: Any, tmp_path: Path) -> None:
-    def double(number: int) -> int:
-        """Double a number."""
-        return 2 * number
-
-    def rewarded(completions: Any, **columns: Any) -> list[float]:
-        return [float(one[1]["content"]) for one in completions]
-
-    plans = [[as_text("", [("double", {"number": n})]), "so"] for n in range(4)]
-    rows = Dataset.from_list([{"prompt": f"Double {n}"} for n in range(4)])
-    trainer = trainer_of(chat_policy, tmp_path, plans, tools=[double], train_dataset=rows, reward_funcs=rewarded)
-    trainer.train()
-    turns = read_records(tmp_path / "trajectories")
-    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0, 2, 4, 6]
 
 
 class Wandering(Drawing):

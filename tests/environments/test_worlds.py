@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -392,15 +391,6 @@ def test_check_plays_siblings_side_by_side_and_names_the_true_remedy(
     assert found is None or (words in found.text and found.text.startswith("task 't")), found
 
 
-def test_siblings_that_open_differently_are_told_what_is_true_of_their_world(tmp_path: Path) -> None:
-    class Opens(Sound):
-        def reset(self, seed: int, **row: Any) -> Opening:
-            return Opening(str(time.perf_counter_ns()), "go")
-
-    with pytest.raises(ValueError, match="siblings open differently.*reset\\(\\) takes 'seed' already"):
-        make_trainer(tmp_path, Opens)
-
-
 def test_a_prompt_that_differs_between_siblings_ends_the_run(tmp_path: Path) -> None:
     class Renders:
         name = "renders"
@@ -520,22 +510,6 @@ def test_values_that_no_record_holds_cost_their_episode(case: str) -> None:
     batch.close()
     assert isinstance(odd, Failure) and words in odd.message, odd
     assert isinstance(sound, Step)
-
-
-def test_a_reward_of_a_client_that_is_a_text_is_named() -> None:
-    class Client:
-        def reset(self) -> Any:
-            return SimpleNamespace(observation="a", done=False, reward=None)
-
-        def step(self, action: Any) -> Any:
-            return SimpleNamespace(observation="a", done=False, reward="Invalid action.")
-
-    environment = OpenEnvEnvironment(Client, act=str, show=str, reward="sum")
-    batch = open_batch(environment, 1)
-    batch.reset([0], [{"prompt": ""}])
-    (failed,) = batch.step([0], ["go"])
-    batch.close()
-    assert "the reward of the client's step() is 'Invalid action.' (str), no number" in failed.message
 
 
 def _player(skills: Any, batch: Any) -> Player:

@@ -272,23 +272,6 @@ def test_an_error_of_the_background_is_met_once_and_nothing_is_left(tmp_path: Pa
     assert bool(whole_checkpoints(tmp_path)) == isinstance(error, EnvironmentsDown)
 
 
-def test_servers_that_go_away_while_a_round_is_played_ahead_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
-    with ScriptedServer(acting) as server:
-        trainer = made(tmp_path, server)
-        trainer.args.vllm_server_timeout = 0.5
-        inner = trainer.rollouts.play_groups
-
-        def play(asked: Any) -> Any:
-            if asked.update == 1:
-                server.stop()
-            return inner(asked)
-
-        trainer.rollouts.play_groups = play
-        with pytest.raises(SamplerDown, match="start the server again and resume"):
-            trainer.train()
-    assert whole_checkpoints(tmp_path)[-1].name == "checkpoint-1" and ended()
-
-
 def test_ctrl_c_while_a_round_is_played_ahead_leaves_nothing(tmp_path: Path) -> None:
     def slow(body: dict[str, Any], before: int) -> str | None:
         return Fault.HANG if trainer.began[-1][0] == 1 else None
@@ -304,21 +287,6 @@ def test_ctrl_c_while_a_round_is_played_ahead_leaves_nothing(tmp_path: Path) -> 
         with pytest.raises(KeyboardInterrupt):
             trainer.train()
     assert [update for update, _ in trainer.began] == [0, 1] and ended()
-
-
-@pytest.mark.full
-def test_nothing_is_left_after_20_rounds(tmp_path: Path) -> None:
-    with ScriptedServer(acting) as server:
-        trainer = made(tmp_path, server, steps=20)
-        seen, inner = [], trainer.rollouts.begin
-
-        def begin(*arguments: Any) -> None:
-            inner(*arguments)
-            seen.append(sum(thread.name == "ahead" for thread in threading.enumerate()))
-
-        trainer.rollouts.begin = begin
-        trainer.train()
-    assert len(seen) == 20 and max(seen) <= 1 and ended()
 
 
 # Turns of older weights

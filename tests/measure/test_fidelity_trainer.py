@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 import types
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pandas as pd
 import pytest
 import torch
 from fakes import corridor
-from fakes.toy import ToyEnvironment
 from fakes.trainers import make_trainer
 
 from alignopsd_trl.measure import measurement
@@ -352,18 +350,6 @@ def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None
         talks.train()
 
 
-@pytest.mark.full
-def test_training_measures_by_rewards_where_nobody_says_who_won(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = ToyEnvironment.step
-    monkeypatch.setattr(ToyEnvironment, "step", lambda self, action: replace(step(self, action), won=None))
-    parts = {"callbacks": [FidelityCallback(1, rollouts=2)]}
-    trainer = make_trainer(tmp_path, script=False, max_steps=1, parts=parts)
-    trainer.train()
-    assert any("fidelity/turns" in entry for entry in trainer.state.log_history)
-
-
 def test_monte_carlo_trains_on_what_the_walks_say(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, method="monte_carlo", method_options={"walks": 4}, script=False)
     seen = []
@@ -394,9 +380,9 @@ def test_monte_carlo_trains_on_what_the_walks_say(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_command_of_the_page_on_the_shipped_policy(tmp_path: Path) -> None:
     """`docs/fidelity.md`: no limit of a prompt or a response need be given, and a variant walks nowhere."""
-    flags = "--model tiny --environment webshop_tiny --methods grpo,align_opsd --tasks 4 --rollouts 6".split()
+    flags = "--model tiny --environment webshop_tiny --methods grpo,align_opsd --tasks 2 --rollouts 2".split()
     result = main([*flags, "--vary", "rectify=false", "--quiet", "--output", str(tmp_path)])
-    assert result["rollouts"] == 32 and result["measured_turns"] > 20
+    assert result["rollouts"] == 16 and result["measured_turns"] > 5
     assert result["identity"]["max_completion_length"] == 40 and result["encoder"] == "lexical"
     assert result["figures"]["grpo"]["r_within"]["value"] is None
     assert -1.5 < result["figures"]["align_opsd rectify=False"]["r_within"]["value"] < 1.5

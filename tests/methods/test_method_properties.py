@@ -12,7 +12,6 @@ from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
-    cosine,
     eligibility,
     select_sources,
 )
@@ -28,7 +27,6 @@ from alignopsd_trl.methods.align_opsd.rectification import rectify
 from alignopsd_trl.methods.align_opsd.spans import (
     adjacent_divergence,
     boundary_quantile,
-    divergence,
     profiles,
     random_segment,
     segment,
@@ -229,40 +227,6 @@ def test_mixture_is_in_probability_space_and_the_blend_in_log_space() -> None:
 
 
 # Gradients
-
-
-def test_no_gradient_leaves_the_core() -> None:
-    group, width = torch.arange(6) // 3, 4
-    embedding = torch.randn(6, 5, generator=draw(0)).requires_grad_()
-    similarity = cosine(embedding, embedding)
-    log_probs = [(-torch.rand(6, width)).requires_grad_() for _ in range(2)]
-    matched = (-torch.rand(1, width)).requires_grad_()
-    sources = torch.tensor([[3], [-1], [-1], [-1], [-1], [-1]])
-    views = rectify(
-        *log_probs,
-        matched,
-        sources,
-        torch.ones(6, 1, requires_grad=True),
-        threshold=0.1,
-        temperature=0.1,
-        alpha_max=1.0,
-    )
-    eligible = eligibility(group, torch.ones(6).bool(), torch.ones(6).bool())
-    given = torch.rand(6, 6, requires_grad=True)
-    profile, valid = profiles(given, eligible, 0.1, 0.1)
-    shift, _ = adjacent_divergence(profile, valid, eligible, group)
-    mask, advantage = (
-        torch.ones(6, width).bool(),
-        rollout_advantage(torch.arange(6.0).requires_grad_(), Groups.of(torch.zeros(6).long(), torch.arange(6))),
-    )
-    gap = torch.randn(6, width, requires_grad=True)
-    found = turn_evidence(gap, mask, advantage)
-    shared = allocate(found.evidence, found.tokens, group, group, 0.5)
-    weights = turn_weights(shared.density, found.tokens, group, advantage, 0.5, (0.0, 4.0))
-    outputs = [similarity, shift, profile, advantage, weights.weight, shared.budget, *vars(views).values()]
-    outputs += [token_weights(gap, mask, advantage, group, 0.5, (0.0, 4.0)), token_advantages(gap, mask)]
-    outputs += [divergence(given, given.flip(0)), *vars(found).values()]
-    assert not any(output.requires_grad for output in outputs)
 
 
 @pytest.mark.parametrize("auxiliary", ["none", "alignment", "sdar"])

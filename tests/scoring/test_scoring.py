@@ -82,55 +82,6 @@ def test_plain_and_shared_scores_are_those_of_each_pair_alone(
         assert not scores[row, len(expected) :].any()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_one_very_long_prompt_changes_no_other_score(tmp_path: Path, shared: bool) -> None:
-    trainer = make_trainer(tmp_path)
-    prompts, responses, prompt_rows, response_rows = _requests()
-    forwards = Forwards(pad_id=0, budget=2000, shared=shared)
-    before = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
-    ids, mask = prompts.padded(torch.arange(6), 0, "right")
-    longer = Ragged.of([row[keep].tolist() for row, keep in zip(ids, mask, strict=True)] + [[5] * 400])
-    after = score_pairs(
-        PolicyScorer(trainer),
-        longer,
-        responses,
-        torch.cat([prompt_rows, torch.tensor([6])]),
-        torch.cat([response_rows, torch.tensor([0])]),
-        forwards,
-    )
-    assert torch.allclose(after[:-1], before, atol=1e-5) and after[-1].any()
-
-
-def test_sharing_encodes_each_prompt_once(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    prompts, responses, prompt_rows, response_rows = _requests()
-    seen = {"tokens": 0}
-    backbone = trainer.model.base_model
-    inner = backbone.forward
-
-    def counted(*arguments, input_ids=None, **options):
-        seen["tokens"] += input_ids.numel()
-        return inner(*arguments, input_ids=input_ids, **options)
-
-    backbone.forward = counted
-    tokens = []
-    for shared in (False, True):
-        seen["tokens"] = 0
-        forwards = Forwards(pad_id=0, budget=10**6, shared=shared)
-        score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
-        tokens.append(seen["tokens"])
-    assert tokens[1] < tokens[0] / 2
-
-
-def test_no_gradient_leaves(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    prompts, responses, prompt_rows, response_rows = _requests()
-    for shared in (False, True):
-        forwards = Forwards(pad_id=0, budget=500, shared=shared)
-        scores = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
-        assert not scores.requires_grad
-
-
 def test_every_process_runs_as_many_forwards_as_the_busiest(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     scorer, calls = PolicyScorer(trainer), []

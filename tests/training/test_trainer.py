@@ -135,17 +135,6 @@ def test_privileged_view_differs_from_the_student_only_by_the_skill(tmp_path: Pa
     assert trainer.state.log_history[0]["episodes/skill_items"] == sum(items) / len(items) > 0, "what the budget left"
 
 
-@pytest.mark.full
-def test_same_seed_same_trajectories_through_real_generation(tmp_path: Path) -> None:
-    frames = []
-    for run in ("one", "two"):
-        trainer = make_trainer(tmp_path / run, script=False, method="align_opsd", save_trajectories=True, max_steps=2)
-        trainer.train()
-        frames.append(read_records(tmp_path / run / "trajectories"))
-    assert frames[0].response.tolist() == frames[1].response.tolist()
-    assert frames[0].response.nunique() > 4
-
-
 def _weights(trainer: AlignOPSDTrainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
 
@@ -411,13 +400,6 @@ def test_evaluation_in_the_trainer_plays_and_leaves_training_as_it_was(tmp_path:
         trainer.train()
         runs.append(losses(trainer))
     assert runs[0] == runs[1]
-
-
-def test_evaluate_reports_success_under_the_eval_prefix(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, eval_strategy="steps", eval_steps=1, parts={"eval_dataset": toy_dataset(6)})
-    trainer.train()
-    log = next(entry for entry in trainer.state.log_history if "eval_episodes/success" in entry)
-    assert 0.0 <= log["eval_episodes/success"] <= 1.0
 
 
 class Rising(ToyEnvironment):
