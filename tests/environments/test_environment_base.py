@@ -171,6 +171,38 @@ BAD_STEPS: dict[str, tuple[Callable[[Step], Any], str]] = {
 }
 
 
+class _Keys:
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+def _deep(levels: int) -> Any:
+    return [_deep(levels - 1)] if levels else []
+
+
+CYCLE: dict[str, Any] = {}
+CYCLE["self"] = CYCLE
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "a huge reward": ({"reward": 10**400}, "Step.reward is the int of 1,329 bits, which float"),
+    "a huger one": ({"reward": 10**9000}, "Step.reward is the int of"),
+    "a huge score": ({"score": 10**400}, "Step.score is the int of"),
+    "a huge metric": ({"metrics": {"a": 10**400}}, "Step.metrics['a'] is the int of"),
+    "beyond float32": ({"reward": 1e300}, "Step.reward is 1e+300, beyond what float32 holds"),
+    "a key that is no text": ({"metrics": {1: 2.0, "b": 1.0}}, "Step.metrics has the int 1 as a key, not a str"),
+    "an object without a text": ({"reward": _Keys()}, "Step.reward is an object of _Keys, whose repr raises"),
+    "a tuple as a key": ({"info": {(1, 2): 3}}, "Step.info has the tuple (1, 2) as a key"),
+    "a tuple below": ({"info": {"a": [{(1, 2): 3}]}}, "Step.info holds a dict with the tuple (1, 2) as a key"),
+    "a cycle": ({"info": CYCLE}, "or holds itself"),
+    "depth": ({"info": {"a": _deep(200)}}, "Step.info has more than 32 levels"),
+    "a number too long": ({"info": {"a": 10**9000}}, "can't be written as JSON"),
+}
+"""Values of the right type that no record holds."""
+BAD_STEPS |= {
+    name: (lambda good, fields=fields: replace(good, **fields), re.escape(words))
+    for name, (fields, words) in ODD.items()
+}
+
+
 @pytest.mark.parametrize("case", BAD_STEPS)
 def test_a_step_that_breaks_the_contract_costs_its_episode_and_names_the_field(case: str) -> None:
     change, message = BAD_STEPS[case]

@@ -32,7 +32,10 @@ from alignopsd_trl import cli
         (["evaluate", "--model", "tiny", "--environment", "webshop_tyny"], "webshop_tyny"),
         (["study", "no_such.yaml"], "no_such.yaml"),
         *[([name], "alignopsd " + name + ": the following") for name in ("view", "push", "evaluate", "new")],
-        (["analyse", "temporla", "x"], "alignopsd analyse: argument NAME: invalid choice: 'temporla'"),
+        (
+            ["analyse", "temporla", "x"],
+            "did you mean 'temporal'?",
+        ),
         (
             ["measure", "--model", "a/b/c", "--environment", "x", "--output", "x"],
             "measure: model='a/b/c' is no folder",
@@ -98,16 +101,6 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
     assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
     with pytest.raises(ValueError, match="plan_for=fsdp9: No such file.* alignopsd --files lists"):
         from_file("fsdp9")
-
-
-def test_a_reader_may_leave_early() -> None:
-    code = "import sys; from alignopsd_trl import cli; [cli.main(['--files']) for _ in range(2000)]"
-    done = subprocess.run(
-        ["bash", "-c", f'{sys.executable} -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
 
 def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from alignopsd_trl.runs.health import RunStopped
 ROOT = Path(__file__).parents[2]
 
 WRONG = [
-    (["--method", "alignopsd"], "did you mean 'align_opsd'?"),
     (["--history", "all"], "history='all': choose one of "),
     (["--rounds", "0"], "rounds=0 must be 1 or more"),
     (["--updates_per_round", "0"], "updates_per_round=0 must be 1 or more"),
@@ -32,9 +31,6 @@ WRONG = [
     (["--method_options", "5"], "method_options='5' must be a JSON mapping"),
     (["--model", "/no/such"], "model='/no/such' is no folder"),
     (["--model=/no/such"], "model='/no/such' is no folder"),
-    (["--model_name_or_path", "/no/such"], "model='/no/such' is no folder"),
-    (["--encoder", "/no/such"], "is neither an existing folder"),
-    (["--skill_bank", "nope.json"], "skill bank 'nope.json' is unknown"),
     (["--skill_bank", "no_hints:hint"], "skill bank 'no_hints:hint': there is no module 'no_hints'"),
     (["--config", "/no.yaml"], "--config /no.yaml: No such file"),
     (["--rounds", "2", "--max_steps=3"], "--rounds and --max_steps are both given"),

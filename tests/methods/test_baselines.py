@@ -193,16 +193,6 @@ def test_equal_rewards_give_exactly_zero(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, *STATES, "skill_grpo"])
-def test_credit_is_float32_without_gradient_and_zero_outside_the_mask(name: str, tmp_path: Path) -> None:
-    batch = random_batch()
-    credit = method(name, tmp_path).assign(batch, scoring(batch.student_log_probs * 0.5), 3)
-    assert credit.advantages.dtype == torch.float32 and not credit.advantages.requires_grad
-    assert credit.advantages.isfinite().all() and (credit.advantages[~batch.policy_mask] == 0).all()
-    assert all(len(column) == len(batch) for column in credit.trace.values())
-    assert all(target.shape == batch.policy_mask.shape for target in credit.targets.values())
-
-
-@pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, *STATES, "skill_grpo"])
 def test_a_process_without_turns_makes_the_same_calls(name: str, tmp_path: Path) -> None:
     batch = TurnBatch.of([], pad_id=0)
     batch = replace(batch, student_log_probs=torch.zeros_like(batch.policy_mask, dtype=torch.float32))

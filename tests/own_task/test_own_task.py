@@ -221,21 +221,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 def test_a_handful_of_demonstrations_makes_a_policy_that_training_goes_on_from(maze: Path) -> None:
     main(["demonstrate", "maze", "--episodes", "6"])
     main(["warm_start", "maze", "--max_steps", "3", "--tasks", "4"])
-    main(
-        [
-            "warm_start",
-            "maze",
-            "--model",
-            "policy",
-            "--use_peft",
-            "--max_steps",
-            "2",
-            "--tasks",
-            "0",
-            "--output",
-            "more",
-        ]
-    )
+    main("warm_start maze --model policy --use_peft --max_steps 2 --tasks 0 --output more".split())
     assert not (maze / "more" / "adapter_config.json").exists()
     before, after = (load_file(maze / name / "model.safetensors") for name in ("policy", "more"))
     assert before.keys() == after.keys() and any(not torch.equal(before[name], after[name]) for name in before)

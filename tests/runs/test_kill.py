@@ -81,13 +81,6 @@ def test_a_run_killed_at_some_moment_ends_as_if_it_had_not_been(runs: Runs) -> N
         _killed_at(runs, f"some_{moment}", last, number, delay)
 
 
-@pytest.mark.slow
-def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(runs: Runs) -> None:
-    for moment, (last, number, delay) in enumerate(_moments(runs, 20, seed=int.from_bytes(os.urandom(4), "big"))):
-        print(f"event {last}, signal {number}, {1000 * delay:.1f} ms later")
-        _killed_at(runs, f"random_{moment}", last, number, delay)
-
-
 def test_a_finished_run_trains_nothing_more_and_evaluates_what_is_missing(runs: Runs) -> None:
     whole = runs.root / "whole"
     before = (whole / "results.json").read_text()

@@ -11,7 +11,7 @@ from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
+from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs, why_plain
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer, head_on_labels
@@ -118,7 +118,8 @@ def test_scores_are_those_of_each_pair_alone(tmp_path: Path, shared: bool, neste
 def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, attention: str) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
-    add_fused_lm_head(model)
+    assert why_plain(model.config, attention) is None
+    add_fused_lm_head(model, temperature=0.7)
     path = torch.randint(3, 53, (30,)).tolist()
     tree_rows = [
         TreeRow(path, [(4, 3), (20, 6)], [(4, [5, 6, 7]), (1, [9]), (30, [4, 4]), (11, [8, 3])]),
@@ -139,6 +140,6 @@ def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, 
             asked += [(tree_row.path[:before], response) for before, response in tree_row.branches]
             for (prompt, response), (first, length) in zip(asked, tree_row.places(), strict=True):
                 with torch.no_grad():
-                    logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+                    logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / 0.7
                 expected = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)
                 assert torch.allclose(found[number, first : first + length], expected, atol=1e-5)
