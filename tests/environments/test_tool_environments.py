@@ -46,7 +46,7 @@ def texts_of(plans: list[Plan]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
-@pytest.mark.parametrize("name", mostly_full(["counter", "guessing", "calculator"]))
+@pytest.mark.parametrize("name", mostly_full(["counter", "calculator"]))
 def test_a_class_of_trl_trains_unchanged(chat_policy: Any, tmp_path: Path, name: str, method: str) -> None:
     given, rows, plans = CASES[name]
     parts = given | {"train_dataset": rows, "method": method, "max_completion_length": 256 if method == "grpo" else 16}
@@ -103,14 +103,8 @@ def test_reward_functions_get_what_trl_hands_them(chat_policy: Any, tmp_path: Pa
     records_of(chat_policy, tmp_path, "counter", reward_funcs=look)
     assert [type(one) for one in seen["environments"]] == [Counter] * 4 and seen["target"] == [2, 2, 3, 3]
     assert seen["prompts"][0] == messages("Count. The counter is at 0, bring it to 2.", "You count.")
-    assert [message["role"] for message in seen["completions"][1]] == [
-        "assistant",
-        "tool",
-        "tool",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    roles = " ".join(message["role"] for message in seen["completions"][1])
+    assert roles == "assistant tool tool assistant tool assistant"
     call = {"type": "function", "function": {"name": "increment", "arguments": {"step": 3}}}
     assert seen["completions"][0][0] == {
         "role": "assistant",
