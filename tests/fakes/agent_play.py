@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,19 @@ GUESS = {
 }
 HINT = "Halve the range."
 ONE = [{"task_id": "one", "secret": 3}]
+
+
+async def by_openai(row: Any, client: Any) -> float:
+    """Plays three turns of chat completions."""
+    messages: list[Any] = list(START)
+    for _ in range(3):
+        asked = client.openai.chat.completions.create(model="policy", messages=messages, tools=[GUESS])
+        said = (await asked).choices[0].message
+        messages.append(said.model_dump(exclude_none=True))
+        for one in said.tool_calls or ():
+            told = f"not {json.loads(one.function.arguments)['number']}"
+            messages.append({"role": "tool", "tool_call_id": one.id, "content": told})
+    return 0.5
 
 
 def called(number: int) -> str:

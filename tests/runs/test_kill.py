@@ -113,15 +113,6 @@ def test_a_run_keeps_the_dialogues_of_its_evaluations(runs: Runs) -> None:
         assert (turns.prompt.notna() == (turns.turn == 0)).all() and turns.response.notna().all()
 
 
-def test_another_run_is_refused_with_the_difference(runs: Runs) -> None:
-    other = {"learning_rate": 2e-2}
-    assert runs("whole", changed=other) != 0
-    assert "learning_rate 0.01 there, 0.02 here" in runs.log("whole")
-    assert runs("whole", changed=other, resume=True) != 0
-    assert "can't be resumed with these: learning_rate" in runs.log("whole")
-    assert runs("whole") != 0 and "holds this very run (finished)" in runs.log("whole")
-
-
 def test_a_longer_run_goes_on_from_a_finished_one(runs: Runs) -> None:
     assert runs("longer", changed={"rounds": 2}) == 0, runs.log("longer")
     assert runs("longer", resume=True) == 0, runs.log("longer")

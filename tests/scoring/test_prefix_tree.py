@@ -8,6 +8,7 @@ import pytest
 import torch
 from fakes.models import CONFIGS, SHAPE
 from fakes.trainers import make_trainer
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
@@ -88,19 +89,25 @@ def _requests() -> tuple[Ragged, Ragged, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize(("shared", "nested"), [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("budget", [60, 700, 100_000])
-def test_scores_are_those_of_each_pair_alone(tmp_path: Path, shared: bool, nested: bool, budget: int) -> None:
-    trainer = make_trainer(tmp_path)
+@pytest.mark.parametrize("lora", [False, True])
+def test_scores_are_those_of_each_pair_alone(
+    tmp_path: Path, shared: bool, nested: bool, budget: int, lora: bool
+) -> None:
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    trainer = make_trainer(tmp_path, parts={"peft_config": config} if lora else None)
+    body = (trainer.model.get_base_model() if lora else trainer.model).base_model
     prompts, responses, prompt_rows, response_rows = _requests()
-    tokens, inner = [0], trainer.model.base_model.forward
+    tokens, inner = [0], body.forward
 
     def counted(*arguments, input_ids=None, **options):
         tokens[0] += input_ids.numel()
         return inner(*arguments, input_ids=input_ids, **options)
 
-    trainer.model.base_model.forward = counted
+    body.forward = counted
     forwards = Forwards(pad_id=0, budget=budget, shared=shared, nested=nested)
     scores = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
     encoded = tokens[0]
+    assert scores.dtype == torch.float32 and scores.shape == (len(prompt_rows), int(responses.length.max()))
     for row, (prompt, response) in enumerate(zip(prompt_rows.tolist(), response_rows.tolist(), strict=True)):
         context, answer = prompts.row(prompt), responses.row(response)
         with torch.no_grad():

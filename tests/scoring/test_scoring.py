@@ -50,38 +50,6 @@ def _requests(seed: int = 0) -> tuple[Ragged, Ragged, torch.Tensor, torch.Tensor
     return Ragged.of(prompts), Ragged.of(responses), prompt, response
 
 
-def _by_hand(model, prompts: Ragged, responses: Ragged, prompt: int, response: int) -> torch.Tensor:
-    context, _ = prompts.padded(torch.tensor([prompt]), 0, "left")
-    answer, _ = responses.padded(torch.tensor([response]), 0, "right")
-    with torch.no_grad():
-        logits = model(torch.cat([context, answer], dim=1)).logits[0, context.size(1) - 1 : -1]
-    return logits.log_softmax(-1).gather(1, answer[0].unsqueeze(1)).squeeze(1)
-
-
-@pytest.mark.parametrize("lora", [False, True])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("budget", [90, 100_000])
-def test_plain_and_shared_scores_are_those_of_each_pair_alone(
-    tmp_path: Path, shared: bool, budget: int, lora: bool
-) -> None:
-    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    trainer = make_trainer(tmp_path, parts={"peft_config": config} if lora else None)
-    prompts, responses, prompt_rows, response_rows = _requests()
-    scores = score_pairs(
-        PolicyScorer(trainer),
-        prompts,
-        responses,
-        prompt_rows,
-        response_rows,
-        Forwards(pad_id=0, budget=budget, shared=shared),
-    )
-    assert scores.dtype == torch.float32 and scores.shape == (len(prompt_rows), int(responses.length.max()))
-    for row, (prompt, response) in enumerate(zip(prompt_rows.tolist(), response_rows.tolist(), strict=True)):
-        expected = _by_hand(trainer.model, prompts, responses, prompt, response)
-        assert torch.allclose(scores[row, : len(expected)], expected, atol=1e-5)
-        assert not scores[row, len(expected) :].any()
-
-
 def test_every_process_runs_as_many_forwards_as_the_busiest(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     scorer, calls = PolicyScorer(trainer), []

@@ -21,8 +21,6 @@ import yaml
 from fakes.toy import build_model, build_tokenizer
 
 from alignopsd_trl.common.statistics import mean, paired
-from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.records import write_records
 from alignopsd_trl.study.__main__ import command, main
 from alignopsd_trl.study.figures import difference_figure, sensitivity_figure, training_figure
@@ -30,7 +28,7 @@ from alignopsd_trl.study.planning import plan
 from alignopsd_trl.study.render import matched, render
 from alignopsd_trl.study.rows import read_rows, task_order, training_columns, weights_checksum
 from alignopsd_trl.study.run import run_study, split_cores
-from alignopsd_trl.study.spec import METHOD_FIELDS, StudyError, read_study
+from alignopsd_trl.study.spec import StudyError, read_study
 from alignopsd_trl.study.tables import differences_table, reference_entry, results_table
 
 HERE = Path(__file__).parents[1]
@@ -92,10 +90,6 @@ def test_a_study_that_cannot_be_read_is_named(tmp_path: Path, text: str, message
 def test_names_are_checked_before_anything_runs(tmp_path: Path, content: dict, message: str) -> None:
     with pytest.raises(StudyError, match=message):
         plan(read_study(study_of(tmp_path, **content)))
-
-
-def test_rows_may_set_only_what_belongs_to_a_method() -> None:
-    assert set(METHOD_FIELDS) <= {*AlignOPSDConfig.__dataclass_fields__, *RecipeArguments.__dataclass_fields__}
 
 
 # ---------------------------------------------------------------------- planning
