@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,7 +96,8 @@ def test_scores_are_those_of_each_pair_alone(
 ) -> None:
     config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
     trainer = make_trainer(tmp_path, parts={"peft_config": config} if lora else None)
-    body = (trainer.model.get_base_model() if lora else trainer.model).base_model
+    model: Any = trainer.model
+    body = (model.get_base_model() if lora else model).base_model
     prompts, responses, prompt_rows, response_rows = _requests()
     tokens, inner = [0], body.forward
 
