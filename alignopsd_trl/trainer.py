@@ -25,8 +25,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.methods import checked_credit
 from alignopsd_trl.results.summary import EvaluationResult
-from alignopsd_trl.rollout.monte_carlo.advantages import with_advantages
-from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays, with_advantages
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.snapshot import Snapshot

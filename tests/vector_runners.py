@@ -37,8 +37,7 @@ from alignopsd_trl.methods.align_opsd.spans import (
     segment,
 )
 from alignopsd_trl.rollout.reading import parse_response
-from alignopsd_trl.scoring.packing import Packed
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Packed, Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits
 from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch
 

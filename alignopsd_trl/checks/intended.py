@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 
 from alignopsd_trl.checks import tasks
-from alignopsd_trl.checks.loading import check_policy
-from alignopsd_trl.checks.model_files import check_architecture
+from alignopsd_trl.checks.loading import check_architecture, check_policy
 from alignopsd_trl.checks.quantised import check_quantised
 from alignopsd_trl.checks.settings import check_settings
 from alignopsd_trl.checks.tasks import check_sessions, refuse_given, refuse_stream

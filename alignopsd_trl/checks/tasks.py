@@ -6,12 +6,11 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.common.progress import cut
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.base import Failure, Opening, View
@@ -30,6 +29,24 @@ SIBLINGS = 4
 FAILED_RESET = "failed reset"
 FATAL = ("siblings", "reset", "random numbers")
 """Findings of these kinds end any run; others cost episodes or learning."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem that would harm a run.
+
+    Args:
+        about: the kind of problem, in a word or two.
+        text: the observation, and its remedy.
+        ruins: whether it spoils a run; else it is only worth a look.
+    """
+
+    about: str
+    text: str
+    ruins: bool = True
+
+    def __str__(self) -> str:
+        return f"{'WRONG' if self.ruins else 'look '} {self.about}: {self.text}"
 
 
 def refuse_given(columns: Iterable[str], where: str) -> None:

@@ -10,7 +10,7 @@ from accelerate.utils import is_peft_model
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.compatibility import check_rewarded, is_adapted
-from alignopsd_trl.checks.model_files import beyond_positions, check_architecture
+from alignopsd_trl.checks.loading import beyond_positions, check_architecture
 from alignopsd_trl.checks.quantised import check_quantised
 from alignopsd_trl.checks.settings import changes_nothing
 from alignopsd_trl.common.process_group import ProcessGroup
@@ -20,7 +20,7 @@ from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import require_tools
 from alignopsd_trl.rollout.trial import check_template, notes_of
 from alignopsd_trl.runs.health import weights_are_finite
-from alignopsd_trl.scoring.trl_model import why_not_shared
+from alignopsd_trl.scoring.trl_trainer import why_not_shared
 
 if TYPE_CHECKING:
     from alignopsd_trl.scoring.trl_trainer import Trainer

@@ -40,7 +40,7 @@ from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.skills import load_skills, skill_source

@@ -3,7 +3,7 @@
 | file | rows |
 | --- | --- |
 | `grpo` | grpo |
-| `skill_rows` | vanilla, skill_prompt, skill_grpo |
+| `baseline` | vanilla, skill_prompt, skill_grpo |
 | `opsd` | opsd, grpo_opsd |
 | `distillation` | sdar, skill_sd |
 | `gap_weights` | rlsd, step_opsd, agent_opsd |

@@ -48,10 +48,13 @@ def normalise(
     centred = values - mean[group]
     rounding = (centred.abs() <= RESOLUTION * largest[group]) | (size[group] <= 1)
     centred = centred.masked_fill(rounding, 0.0)
-    if not scale:
-        return centred
-    variance = segment_sum(centred.square() * weight, group, count) / (size - 1).clamp_min(1)
-    return centred / (variance.sqrt()[group] + EPSILON)
+    return centred / (deviation(centred, group, count, weight) + EPSILON) if scale else centred
+
+
+def deviation(centred: torch.Tensor, group: torch.Tensor, count: int, weight: torch.Tensor) -> torch.Tensor:
+    """Returns the deviation of each row's group, ``(M,)``, from values less their group's mean."""
+    size = segment_sum(weight, group, count)
+    return (segment_sum(centred.square() * weight, group, count) / (size - 1).clamp_min(1)).sqrt()[group]
 
 
 @torch.no_grad()

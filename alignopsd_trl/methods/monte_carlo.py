@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from alignopsd_trl.common.options import PositiveCount
-from alignopsd_trl.methods.advantages import EPSILON, segment_sum
+from alignopsd_trl.common.options import PositiveCount, option
+from alignopsd_trl.methods.advantages import EPSILON, deviation, normalise
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of
 from alignopsd_trl.methods.grpo import outcome
@@ -17,9 +17,7 @@ from alignopsd_trl.turns import TurnBatch
 
 @dataclass(frozen=True)
 class MonteCarloOptions:
-    walks: PositiveCount = field(
-        default=8, metadata={"help": "Monte Carlo rollouts a state on average, in groups whose rewards differ."}
-    )
+    walks: PositiveCount = option(8, "Monte Carlo rollouts a state on average, in groups whose rewards differ.")
 
 
 @register
@@ -46,18 +44,10 @@ class MonteCarlo(Baseline):
         found = outcome(batch, self.config)
         advantage = torch.nan_to_num(batch.turn_advantages.double())
         if self.config.scale_rewards == "group":
-            advantage = advantage / (_deviation(batch) + EPSILON)
+            groups, once = batch.groups, batch.groups.position == 0
+            centred = normalise(batch.reward.double(), groups.task, groups.tasks, once, scale=False)
+            advantage = advantage / (deviation(centred, groups.task, groups.tasks, once.double()) + EPSILON)
         metrics = (
             {"credit/measured_share": float(batch.turn_advantages.isfinite().double().mean())} if len(batch) else {}
         )
         return credit_of(batch, found, advantage, metrics, {"monte_carlo": batch.turn_advantages})
-
-
-def _deviation(batch: TurnBatch) -> torch.Tensor:
-    """Returns the deviation of the rewards in each turn's group, ``(M,)``, each rollout counted once."""
-    groups, reward = batch.groups, batch.reward.double()
-    once, task, tasks = (groups.position == 0).double(), groups.task, groups.tasks
-    size = segment_sum(once, task, tasks)
-    mean = segment_sum(reward * once, task, tasks) / size.clamp_min(1)
-    squares = segment_sum((reward - mean[task]).square() * once, task, tasks)
-    return (squares / (size - 1).clamp_min(1)).sqrt()[task]

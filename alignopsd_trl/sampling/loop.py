@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import Cache
@@ -19,9 +19,6 @@ from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
 
@@ -89,31 +86,24 @@ class LoopSampler:
     """A [`~alignopsd_trl.rollout.BatchSampler`] that decodes in this process.
 
     Args:
-        model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
+        prefixes: the model, and its cache of earlier prompts.
         temperature: 0 decodes greedily.
         end_ids: a response ends with one of them, or after ``max_tokens``.
-        attention: name of the model's attention implementation.
-        budget: padded tokens per forward over prompts.
-        prefixes: the cache of earlier prompts; by default nothing is kept between calls.
         rows: returns how many of the given prompts to sample at once; by default all.
         context: opened around all steps, such as autocast.
     """
 
-    model: PreTrainedModel
+    prefixes: PrefixCache
     temperature: float
     max_tokens: int
     end_ids: Sequence[int]
-    pad_id: int
-    attention: str = "sdpa"
-    budget: int = 4096
-    prefixes: PrefixCache | None = None
     rows: Callable[[Sequence[Sequence[int]]], int] = len
     context: Callable[[], AbstractContextManager] = nullcontext
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
         size, ids, log_probs = max(self.rows(prompts), 1), [], []
         for first in range(0, len(prompts), size):
-            with self.context(), frozen_weights_cached(self.model):
+            with self.context(), frozen_weights_cached(self.prefixes.model):
                 found, kept = self.sample(prompts[first : first + size], until)
             ids += found
             log_probs += kept
@@ -131,15 +121,14 @@ class LoopSampler:
         Returns:
             The responses, end token included, and the float32 log-probs of their tokens at the temperature.
         """
-        device = self.model.device
+        model, device = self.prefixes.model, self.prefixes.model.device
         responses: list[list[int]] = [[] for _ in prompts]
         kept = torch.zeros((len(prompts), self.max_tokens), device=device)
-        prefixes = self.prefixes or PrefixCache(self.model, self.pad_id, self.attention, self.budget)
-        rows = _begin(prefixes, [prompt[:-1] for prompt in prompts], self.max_tokens)
+        rows = _begin(self.prefixes, [prompt[:-1] for prompt in prompts], self.max_tokens)
         live, going = list(range(len(prompts))), [True] * len(prompts)
         token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
         for step in range(self.max_tokens):
-            logits = _next(self.model, rows, token, self.attention)
+            logits = _next(model, rows, token, self.prefixes.attention)
             log_probs = (logits.float() / (self.temperature or 1.0)).log_softmax(-1)
             token = draw(log_probs, rows.place, step) if self.temperature else log_probs.argmax(-1)
             kept[rows.place, step] = log_probs.gather(1, token.unsqueeze(1)).squeeze(1)

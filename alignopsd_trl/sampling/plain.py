@@ -73,9 +73,8 @@ def plain_sampler(
     tell_left_out(model, options)
     if any(options.get(name) not in values for name, values in PLAIN.items()) or not shares_prompts(model):
         return ModelGenerator(model, tokenizer, end_ids, max_tokens=max_tokens, batch_size=batch_size, **options)
-    attention, pad_id = attention_of(model), tokenizer.pad_token_id
-    prefixes = PrefixCache(model, pad_id, attention)
-    return LoopSampler(model, options["temperature"], max_tokens, end_ids, pad_id, attention, prefixes=prefixes)
+    prefixes = PrefixCache(model, tokenizer.pad_token_id, attention_of(model))
+    return LoopSampler(prefixes, options["temperature"], max_tokens, end_ids)
 
 
 class ModelGenerator:

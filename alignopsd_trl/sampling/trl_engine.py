@@ -20,7 +20,7 @@ from alignopsd_trl.sampling.backend import Backend, HandOver, TeacherSampler
 from alignopsd_trl.sampling.plain import by_options_alone
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
-from alignopsd_trl.scoring.trl_model import policy_of
+from alignopsd_trl.scoring.trl_trainer import policy_of
 
 if TYPE_CHECKING:
     from alignopsd_trl.scoring.trl_trainer import Trainer

@@ -12,9 +12,8 @@ from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.sampling.plain import PLAIN
 from alignopsd_trl.sampling.trl_engine import EngineSampler
-from alignopsd_trl.scoring.kv_memory import CacheLimits, cache_limits, free_memory, token_bytes
-from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.trl_model import (
+from alignopsd_trl.scoring.prefix_cache import CacheLimits, PrefixCache, cache_limits, free_memory, token_bytes
+from alignopsd_trl.scoring.trl_trainer import (
     attention_of,
     computes_in,
     policy_of,
@@ -51,14 +50,10 @@ class OwnBackend(Backend):
         if prefixes is None:
             return EngineSampler(trainer, temperature, max_tokens)
         return LoopSampler(
-            policy_of(trainer),
+            prefixes,
             temperature,
             max_tokens,
             trainer.eos_token_ids,
-            trainer.processing_class.pad_token_id,
-            attention_of(trainer),
-            trainer.args.tokens_per_forward,
-            prefixes,
             partial(self._fitting, prefixes.limits, max_tokens) if prefixes.limits.bounds_rollout else len,
             trainer.accelerator.autocast,  # around all steps, so that weights are rounded once, not at each token
         )

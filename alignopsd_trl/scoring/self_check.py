@@ -18,7 +18,7 @@ import torch
 
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.rollout.sampler import BatchSampler
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
 from alignopsd_trl.turns import TurnBatch
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.rollout.sampler import BatchSampler
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, Mix, ScoringModel, States, largest_logits, score_pairs
 from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 

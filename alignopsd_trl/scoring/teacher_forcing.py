@@ -16,9 +16,8 @@ from typing import Protocol
 import torch
 from transformers import Cache
 
-from alignopsd_trl.scoring.packing import Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
+from alignopsd_trl.scoring.packing import Packed, Pairs, PairsOfRow, Ragged, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.ragged import Ragged
 
 Agree = Callable[[int], int]
 Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

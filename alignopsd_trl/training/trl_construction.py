@@ -22,7 +22,7 @@ from alignopsd_trl.common.patched import patched
 from alignopsd_trl.sampling.plain import tell_left_out
 from alignopsd_trl.sampling.trl_adapters import AdapterEngine
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
-from alignopsd_trl.scoring.trl_model import policy_of
+from alignopsd_trl.scoring.trl_trainer import policy_of
 
 if TYPE_CHECKING:
     from alignopsd_trl.config import AlignOPSDConfig

@@ -11,8 +11,7 @@ from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, Ragged, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer, head_on_labels
 
