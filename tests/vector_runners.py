@@ -9,7 +9,6 @@ import torch
 from fakes.tables import config
 from method_vectors import Case, flag, identity_columns, matrix, padded, ragged, real
 
-from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
     cosine,
@@ -36,6 +35,7 @@ from alignopsd_trl.methods.align_opsd.spans import (
     random_segment,
     segment,
 )
+from alignopsd_trl.methods.grpo import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.rollout.reading import parse_response
 from alignopsd_trl.scoring.packing import Packed, Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits

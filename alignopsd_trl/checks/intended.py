@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 
 from alignopsd_trl.checks import tasks
-from alignopsd_trl.checks.loading import check_architecture, check_policy
-from alignopsd_trl.checks.quantised import check_quantised
+from alignopsd_trl.checks.loading import check_architecture, check_policy, check_quantised
 from alignopsd_trl.checks.settings import check_settings
 from alignopsd_trl.checks.tasks import check_sessions, refuse_given, refuse_stream
 from alignopsd_trl.common.options import as_mapping, near
@@ -31,7 +30,7 @@ from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.trial import check_template
 from alignopsd_trl.skills import load_skills
-from alignopsd_trl.skills.turn_source import load_source
+from alignopsd_trl.skills.turn_texts import load_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

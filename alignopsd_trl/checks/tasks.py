@@ -174,9 +174,9 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
         )
 
 
-def seeded(batch: ValidatedBatch, row: Mapping[str, Any], round_number: int = 0, sibling: int = 0) -> dict[str, Any]:
+def seeded(batch: ValidatedBatch, row: Mapping[str, Any], sibling: int = 0) -> dict[str, Any]:
     """Returns a row with its seeds, as `reset` gets it in training."""
-    seeds = episode_seeds(row["task_id"], round_number, sibling)
+    seeds = episode_seeds(row["task_id"], 0, sibling)
     dynamics = {"dynamics_seed": seeds.dynamics_seed} if batch.takes_dynamics_seed else {}
     return {"seed": seeds.seed, **dynamics, **row}
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from alignopsd_trl.common.options import PositiveCount, option
-from alignopsd_trl.methods.advantages import EPSILON, deviation, normalise
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of
-from alignopsd_trl.methods.grpo import outcome
+from alignopsd_trl.methods.grpo import EPSILON, deviation, normalise, outcome
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import log_softmax
 
-from alignopsd_trl.methods.advantages import EPSILON, segment_sum
 from alignopsd_trl.methods.align_opsd.rectification import gate
 from alignopsd_trl.methods.align_opsd.rectification import gated_loss as alignment_loss
+from alignopsd_trl.methods.grpo import EPSILON, segment_sum
 from alignopsd_trl.turns import Groups
 
 MAX_LOG_IMPORTANCE = 10.0

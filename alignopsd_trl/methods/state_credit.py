@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from alignopsd_trl.common.options import Count, Share, Size, option
-from alignopsd_trl.methods.advantages import RESOLUTION, normalise, segment_sum
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of
-from alignopsd_trl.methods.grpo import OutcomeAdvantage, imitated, outcome
+from alignopsd_trl.methods.grpo import RESOLUTION, OutcomeAdvantage, imitated, normalise, outcome, segment_sum
 from alignopsd_trl.methods.objectives import discounted_returns
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import Groups, TurnBatch, number_rows

@@ -172,7 +172,7 @@ def _task(given: argparse.Namespace) -> Task:
 
 
 def _actor(task: Task, given: argparse.Namespace) -> Actor:
-    from alignopsd_trl.own_task.players import Endpoint, scripted
+    from alignopsd_trl.own_task.playing import Endpoint, scripted
 
     if given.endpoint is None:
         return scripted(task.name, given.player, given.seed)

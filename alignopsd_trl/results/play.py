@@ -25,7 +25,7 @@ from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.trial import check_template, notes_of
 from alignopsd_trl.runs.health import RunStopped, Tally
-from alignopsd_trl.sampling.plain import plain_sampler
+from alignopsd_trl.sampling.loop import plain_sampler
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:

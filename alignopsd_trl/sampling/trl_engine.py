@@ -17,7 +17,7 @@ from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.rollout.sampler import AnySampler, Responses, SamplerDown
 from alignopsd_trl.sampling.backend import Backend, HandOver, TeacherSampler
-from alignopsd_trl.sampling.plain import by_options_alone
+from alignopsd_trl.sampling.loop import by_options_alone
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.scoring.trl_trainer import policy_of

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from alignopsd_trl.rollout.sampler import AnySampler
 from alignopsd_trl.sampling.backend import Backend
-from alignopsd_trl.sampling.loop import LoopSampler
-from alignopsd_trl.sampling.plain import PLAIN
+from alignopsd_trl.sampling.loop import PLAIN, LoopSampler
 from alignopsd_trl.sampling.trl_engine import EngineSampler
 from alignopsd_trl.scoring.prefix_cache import CacheLimits, PrefixCache, cache_limits, free_memory, token_bytes
 from alignopsd_trl.scoring.trl_trainer import (

@@ -9,7 +9,6 @@ import torch
 from fakes.tables import SEEDS, TableTeacher, batch_of, config, draw, rollouts, small_world
 
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
     cosine,
@@ -33,6 +32,7 @@ from alignopsd_trl.methods.align_opsd.spans import (
     random_segment,
     segment,
 )
+from alignopsd_trl.methods.grpo import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.turns import Groups, Thought
 
 # Budget

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.sampling import loop as decoding
+from alignopsd_trl.sampling.backend import Snapshot
 from alignopsd_trl.sampling.loop import LoopSampler
-from alignopsd_trl.sampling.snapshot import Snapshot
 from alignopsd_trl.sampling.trl_loop import samples_plainly
 from alignopsd_trl.scoring import prefix_cache as kv_memory
 from alignopsd_trl.scoring.packing import PROVEN, Ragged

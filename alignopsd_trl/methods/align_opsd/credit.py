@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.methods.advantages import segment_sum
+from alignopsd_trl.methods.grpo import segment_sum
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:

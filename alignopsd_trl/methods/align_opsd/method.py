@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.align_opsd.auxiliary import LOSSES
 from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, match_scored
 from alignopsd_trl.methods.align_opsd.credit import weigh
@@ -28,7 +27,7 @@ from alignopsd_trl.methods.align_opsd.report import Stages, report
 from alignopsd_trl.methods.align_opsd.spans import decision_spans, random_spans, whole_rollouts
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import identity_scores
-from alignopsd_trl.methods.grpo import GRPO, outcome
+from alignopsd_trl.methods.grpo import GRPO, outcome, token_advantages
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 

@@ -17,8 +17,7 @@ from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
-from alignopsd_trl.own_task.players import AtRandom, PlayerError, scripted
-from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
+from alignopsd_trl.own_task.playing import Actor, AtRandom, PlayedEpisode, PlayerError, check_room, play, scripted
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.warm_start.agreement import VIEWS
 from alignopsd_trl.own_task.warm_start.tiny import WordCount, tiny_tokenizer
