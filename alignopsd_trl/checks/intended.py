@@ -41,8 +41,6 @@ class Intended:
     """A run that is about to start, as the input of the checks.
 
     Args:
-        args ([`AlignOPSDConfig`]): the settings of the run.
-        method ([`Method`]): the method of these settings.
         model (`str` or model): a name or a path; a loaded model is not checked.
         tasks ([`~datasets.Dataset`]): one row per task.
         skill_bank, encoder: as the trainer takes them; `None` for none.

@@ -42,7 +42,6 @@ def check_policy(
 
     Args:
         name: name or path of the policy, as the user wrote it.
-        kwargs: options of the chat template.
         own_tokenizer: whether the folder's tokenizer will be used.
         saves: whether the model will be saved; transformers loads some models that it can't save.
         judge: gets the model, without weights; raises `ValueError` for one that the run can't train.

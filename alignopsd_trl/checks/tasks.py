@@ -191,7 +191,6 @@ def check_sessions(
     """Opens one session per episode, all at the same time, and closes them again.
 
     Args:
-        factory: makes the environments.
         episodes: number of episodes that all processes play at once.
         row: the task to which each session is reset.
         time_limit: seconds that one reset may take.

@@ -51,7 +51,6 @@ def credit_of(
             actions.
         shaped: ``(M,)`` or ``(M, L)``, the method's own advantages. `checked_credit` records their mean over each
             turn's tokens as ``advantage``.
-        metrics, trace: further metrics, and columns of the records.
         gap: ``(M, L)``, recorded token by token.
     """
     residual = {} if found.residual is None else {"residual": found.residual}
@@ -86,7 +85,6 @@ def token_gaps(batch: TurnBatch, **gaps: torch.Tensor | None) -> dict[str, list[
     """Makes the columns ``token_<name>_gaps`` of a trace.
 
     Args:
-        batch: M turns.
         gaps: ``(M, L)`` log-prob of each sampled token under a privileged view less the student's, in nats.
 
     Returns:

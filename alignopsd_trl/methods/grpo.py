@@ -43,7 +43,6 @@ def normalise(
     Args:
         values: ``(M,)``, of a floating dtype, which the result has too.
         group: ``(M,)`` int64 below ``count``.
-        count: number of groups.
         counted: ``(M,)`` bool, the rows of mean and deviation; all by default.
         scale: divide by the deviation, or only centre.
     """
@@ -71,7 +70,6 @@ def rollout_advantage(
 
     Args:
         reward: ``(M,)`` terminal reward, the same on all turns of a rollout.
-        groups: of the turns.
         statistics: population of mean and deviation: ``"trajectory"`` counts each rollout once (the paper), ``"turn"``
             each turn.
         scale: divide by the deviation, or only centre.
@@ -119,8 +117,6 @@ class OutcomeAdvantage:
     Args:
         advantage: ``(M,)`` float64 A of each turn's rollout.
         residual: ``(M,)`` float64 of the invalid-action penalty, `None` without one.
-        metrics: numbers for the log.
-        trace: columns of the records.
     """
 
     advantage: torch.Tensor

@@ -160,7 +160,6 @@ def _credit(
         shaped: ``(M,)`` the method's advantage of each turn.
         steps: ``(M,)`` the part of it that comes from the comparison, for the records.
         state: ``(M,)`` int64; turns of equal numbers start in the same state.
-        trace: further columns of the records, ``(M,)`` each.
     """
     shaped = imitated(batch, shaped.masked_fill(batch.groups.siblings < 2, 0.0))
     shared = torch.bincount(state)[state] > 1

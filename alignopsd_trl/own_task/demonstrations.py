@@ -74,10 +74,7 @@ def demonstrate(
     """Lets a player play training tasks, and returns its turns as rows.
 
     Args:
-        task: the task to play.
-        actor: the player.
         episodes: number of episodes; tasks are drawn in passes over the training split.
-        seed: seed of the tasks' order.
         tokenizer: the policy's, which counts tokens; by default that of a `tiny` policy for the played texts.
         max_prompt_length: tokens of a prompt at most; by default the recipe's.
         skill_bank, encoder: as in a recipe; by default the suite's bank.
@@ -269,9 +266,7 @@ def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -
     prompt that no longer begins with the tokens so far: there another row begins.
 
     Args:
-        row: made by `dialogue`.
         tokenizer: the policy's, whose ``eos_token`` ends a response.
-        preset: the recipe's settings.
     """
     nobody: Any = None  # prompts are rendered already
     renderer, end = Renderer(tokenizer, nobody, PlayOptions(**play_options(preset))), tokenizer.eos_token_id

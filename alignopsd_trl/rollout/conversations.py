@@ -29,9 +29,7 @@ class Conversation:
     template, ``"keep"`` keeps it.
 
     Args:
-        renderer: applies the chat template.
         opening: the first prompt.
-        ids: its token ids.
 
     Attributes:
         ids: the prompt of the next turn.

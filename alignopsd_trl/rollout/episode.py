@@ -223,7 +223,6 @@ def check_first_prompt(trajectory: Trajectory, prompt: str, first: dict[tuple[st
 
     Args:
         first: the prompt of each task and skill, which is added where it is missing.
-        name: of the environment.
 
     Raises:
         SiblingsDiffer: if not; the message shows two prompts.

@@ -56,11 +56,7 @@ class Player:
     Args:
         environments: from `alignopsd_trl.environments.batch.open_batch`, with at least as many slots as episodes are
             played at once.
-        renderer: makes token ids of views.
         sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
-        tokenizer: decodes responses.
-        end_ids: tokens that end a response.
-        skills: returns the privileged text of a task.
         skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
         max_turns: turns after which an episode ends, no more than the environment's own number; by default as the
             renderer's options say, or the environment.

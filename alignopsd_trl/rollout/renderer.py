@@ -117,9 +117,7 @@ class Renderer:
     """Turns a `View` into prompt token ids through the tokenizer's chat template. A text is one user message.
 
     Args:
-        tokenizer: with a chat template.
         prompt: the environment's template.
-        options: of playing.
         reserved: tokens of a prompt that stay free for a text that is known after play (`Turn.shown`); 0: none.
 
     Attributes:

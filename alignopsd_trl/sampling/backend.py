@@ -48,7 +48,6 @@ class Backend(ABC):
 
         Args:
             temperature: of sampling; 0 decodes greedily.
-            max_tokens: of a response.
             prefixes: an open cache of `prefixes`; `None` if there is none.
         """
 
@@ -120,8 +119,6 @@ class Samplers:
     """Makes the samplers of a round or an evaluation.
 
     Args:
-        config: has temperatures and token limits.
-        backend: the back end that samples from the policy.
         teacher: weights of a separate teacher; `None` if the policy is its own teacher.
         slots: number of episodes side by side.
     """

@@ -34,7 +34,6 @@ class Rows:
         place: ``(n,)`` int64, the number of each row's response.
         visible: ``(n, T)`` bool, false in the prompts' padding, true at prompt tokens and all columns behind.
         position: ``(n,)`` int64 of the next token.
-        cache: keys and values.
     """
 
     place: torch.Tensor
@@ -117,9 +116,6 @@ class LoopSampler:
         self, prompts: Sequence[Sequence[int]], until: Reader | None = None
     ) -> tuple[list[list[int]], list[list[float]]]:
         """Samples one response per prompt, all in one batch.
-
-        Args:
-            until: responses end as soon as this reader finds complete thinking in them.
 
         Returns:
             The responses, end token included, and the float32 log-probs of their tokens at the temperature.
@@ -248,11 +244,7 @@ class ModelGenerator:
     """A transformers model as a `BatchSampler`.
 
     Args:
-        model: the policy.
         tokenizer: pads prompts on the left.
-        end_ids: a response ends with one of them.
-        temperature: the sampling temperature; `0` decodes greedily.
-        max_tokens: tokens of a response at most.
         batch_size: prompts of one call of ``generate``.
         options: of `PLAIN`, as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is ignored.
     """

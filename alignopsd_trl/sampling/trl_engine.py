@@ -32,10 +32,6 @@ TEACHERS = -2
 class EngineSampler:
     """A `rollout.BatchSampler` of the trained policy through TRL's own path: transformers (also with continuous
     batching) or vLLM. All processes must call it equally often and with equally many prompts.
-
-    Args:
-        temperature: sampling temperature; 0 decodes greedily.
-        max_tokens: maximum of tokens in a response.
     """
 
     _instead: tuple[Any] | None = None

@@ -35,7 +35,6 @@ def why_plain(config: Any, attention: str) -> str | None:
 
     Args:
         config: the model's text config.
-        attention: name of its attention implementation.
     """
     if config.model_type not in PROVEN:
         return f"model_type={config.model_type!r} is none of {', '.join(PROVEN)}"
@@ -104,7 +103,6 @@ class Ragged:
 
         Args:
             rows: ``(R,)`` int64; may repeat.
-            pad: the padding value.
             side: of the padding, ``"left"`` or ``"right"``.
 
         Returns:

@@ -84,7 +84,6 @@ class PrefixCache:
 
     Args:
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
-        attention: name of its attention implementation.
         budget: padded tokens per forward.
         dtype: of keys and values: autocast's, by default that of the weights.
         limits: of memory, by default those on a CPU.
@@ -287,8 +286,6 @@ def _batches(new: Sequence[int], whole: Sequence[int], budget: int) -> Iterator[
     """Yields the indices of texts with tokens to encode, in batches, those with the most tokens first.
 
     Args:
-        new: the number of tokens to encode of each text.
-        whole: the number of all tokens of each text.
         budget: padded tokens of a batch; a row counts a quarter of its whole text at least.
     """
     batch: list[int] = []

@@ -25,15 +25,12 @@ class PrivilegedTeacher:
     """A `Teacher` over one policy snapshot.
 
     Args:
-        model: scores responses.
         sampler: of the privileged thinking (its own token limit, the rollout's temperature).
-        tokenizer: decodes the privileged thinking.
         encoder: texts -> unit vectors ``(n, D)``; `None` if the method needs none.
         forwards: of scoring; its ``prefixes`` are the prompt cache of ``sampler``, `None` where that samples in another
             process.
         gather: concatenates one-dimensional tensors of all processes.
         phases: opens a phase, by its name, whose seconds are counted.
-        reader: parses the privileged thinking.
         states: hidden states that `score` keeps for `vocabulary`; `None` where nobody asks for the latter.
     """
 

@@ -81,7 +81,6 @@ class Forwards:
     """How pairs become the rows of forwards. Must be equal on all processes, as must be the calls.
 
     Args:
-        pad_id: id of the padding token.
         budget: padded tokens per forward.
         shared: encode each prompt and each dialogue once, with other responses as branches.
         nested: without ``shared``, encode a pair once that is a prefix of another one. It requires only that the model

@@ -28,7 +28,6 @@ class TeacherWeights(TrainerCallback):
     Args:
         model: whole on each process, or in ZeRO-3's shards.
         given: parameters by name whose values are used without a copy; by default the model's are copied.
-        accelerator: shards the model.
 
     Attributes:
         adds_nothing: whether they are those of a fresh LoRA adapter, so that they are the model without it.

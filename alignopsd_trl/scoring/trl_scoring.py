@@ -172,7 +172,6 @@ class PolicyScorer:
 
     Args:
         trainer: has the model, autocast and fused language-model head.
-        reference: whether to score with the reference model in place of the policy.
         teacher: weights that score in place of the policy's.
     """
 

@@ -56,8 +56,6 @@ class SkillBank:
     """A checked bank of skills and its rule of retrieval. `SkillBank.load` reads one from a file.
 
     Args:
-        content: the parsed file.
-        source: the file's name, for messages.
         encoder: scores task types and skills. Without one, hints, whole-word keywords and file order decide. Keywords
             also come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded
             shop, keywords always find the product's category; lexical cosines find it once in four.
@@ -85,7 +83,6 @@ class SkillBank:
 
         Args:
             bank (`str`, `Path` or `SkillBank`): ``webshop``, ``alfworld``, ``searchqa``, or the path of a JSON file.
-            encoder ([`Encoder`], *optional*): scores types and skills.
             columns (`Collection[str]`, *optional*): columns of the dataset, for the message.
 
         Raises:

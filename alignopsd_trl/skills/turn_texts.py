@@ -113,8 +113,6 @@ class TurnTexts:
     """The texts of a source, as text that a chat template takes for nothing else.
 
     Args:
-        source: gives the texts.
-        tokenizer: of the policy.
         budget: tokens of a text at most; the rest is cut off.
     """
 

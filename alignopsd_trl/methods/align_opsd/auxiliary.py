@@ -25,9 +25,6 @@ Targets = dict[str, torch.Tensor]
 class AuxiliaryLoss:
     """The base of the losses, and the paper's none: the coefficient is 0 and neither method is called.
 
-    Args:
-        options: of the run.
-
     Class attributes:
 
     - **reads_gaps** (`bool`, defaults to `False`) -- The targets depend on the log-probs of turns without an advantage.

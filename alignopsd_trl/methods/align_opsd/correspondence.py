@@ -120,7 +120,6 @@ def correspond(
     Args:
         thoughts: M reasoning traces and actions of the privileged view, blank at turns of other tasks.
         compared: ``(M,)`` bool, the turns of the tasks to compare.
-        batch: the M turns.
         encode: n texts -> ``(n, D)``.
         options: for gamma_H, K and the action filter.
         match: `False` computes H alone.

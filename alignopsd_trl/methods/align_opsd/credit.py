@@ -47,9 +47,7 @@ class TurnWeights(CreditWeights):
 
     Args:
         span: ``(M,)`` int64 span of each turn.
-        allocation: B, Q and the density.
         projected: ``(M,)`` float64 density within the clip range.
-        temperature: T.
     """
 
     span: torch.Tensor
@@ -69,8 +67,6 @@ def weigh(
     """Computes E, B, Q and W of a batch by ``options.allocation``.
 
     Args:
-        views: the two gaps.
-        batch: the M turns.
         advantage: ``(M,)`` A.
         span: ``(M,)`` int64 numbered over the batch; one span for each rollout gives the flat turn allocation.
         options: for T or the standard deviation that determines it, eta, the clip range and the allocation.
@@ -141,7 +137,6 @@ def turn_evidence(gap: torch.Tensor, mask: torch.Tensor, advantage: torch.Tensor
     Args:
         gap: ``(M, L)``, of any content where the mask is 0.
         mask: ``(M, L)`` bool, the optimised tokens.
-        advantage: ``(M,)``.
     """
     mask = mask.bool()
     # Sums over tokens stay in the gap's precision: an (M, L) copy in float64 would cost more than all else here.
@@ -287,8 +282,6 @@ def turn_weights(
     Args:
         density, tokens, advantage: ``(M,)``.
         rollout: ``(M,)`` int64 from 0 without holes.
-        mixing: eta.
-        limits: the clip range of the density.
 
     Raises:
         RuntimeError: if the token budget of a rollout is not kept.
@@ -326,7 +319,6 @@ def token_weights(
     Args:
         gap: ``(M, L)``.
         mask: ``(M, L)`` bool.
-        advantage: ``(M,)``.
         rollout: ``(M,)`` int64 from 0 without holes.
 
     Returns:
@@ -361,7 +353,6 @@ def weight_std(
 
     Args:
         weight, tokens, advantage: ``(M,)``.
-        gather: as in `weigh`.
     """
     counted = tokens * (advantage != 0)
     sums = torch.stack([(counted * (weight - 1.0).square()).sum(), counted.sum()])
@@ -376,7 +367,6 @@ def temperature_of_std(deviation: float, at: Callable[[float], float]) -> float:
     The result is the coldest T if no T reaches it. Every process calls ``at`` equally often, so that it may gather.
 
     Args:
-        deviation: wanted.
         at: T -> the standard deviation of its weights, which falls to 0 as T rises.
     """
     cold, hot = math.log(COLDEST), math.log(HOTTEST)

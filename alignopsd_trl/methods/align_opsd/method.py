@@ -99,11 +99,6 @@ class AlignOPSD(GRPO):
         """Scores identity and matched views in one call, and computes their gaps to the student: the stage that a
         variant of rectification overrides. A turn without a source keeps its identity view.
 
-        Args:
-            batch: the M turns, with ``student_log_probs``.
-            teacher: scores; every process must make the same calls.
-            matches: the retained sources of each turn.
-
         Returns:
             ``(M, L)`` identity log-probs, and the rectified view with its gap.
         """

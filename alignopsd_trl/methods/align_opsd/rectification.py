@@ -86,7 +86,6 @@ class Mixture:
         sources: ``(M, K)`` int64, the turns whose views count beside the turn's own; -1 behind them.
         weights: ``(M, K)`` float64 of these sources.
         alpha: ``(M,)`` float64.
-        aggregation: how matched views are mixed.
         temperature: divides the logits of all views before they are mixed.
     """
 

@@ -97,7 +97,6 @@ def build_tokenizer(
     """Builds a tokenizer with one token for every piece that occurs in `texts`, in order of first occurrence.
 
     Args:
-        texts: texts that the vocabulary must cover.
         length (`int`): the model's context in tokens.
         phrases: texts that are one token in any context, such as ``<think>``.
         pieces: regular expressions of words with more than one token, each as the patterns of its tokens in order,

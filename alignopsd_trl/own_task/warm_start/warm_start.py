@@ -59,7 +59,6 @@ def warm_start(
 
     Args:
         rows: demonstrations in TRL's conversational prompt-completion form.
-        output: folder of the policy.
         settings: the recipe's settings, whose sizes are saved beside the weights; its ``history`` counts.
 
     Raises:

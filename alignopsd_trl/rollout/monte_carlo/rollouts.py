@@ -82,13 +82,11 @@ def take_rollouts(
     """Builds the tree of a batch and fills it with Monte Carlo rollouts.
 
     Args:
-        replays: the player of the episodes, with a seed for the sampling.
         trajectories: played episodes without environment errors.
         rollouts: maximum of rollouts per state on average; a third is even, the rest goes to states with large errors.
         value: ``"success"`` or ``"reward"``, see `Tree`.
         everywhere: whether to measure groups whose rewards are equal, too.
         enough: reliability of A_MC at which rollouts stop; 1 plays them all, `None` is `plan.enough_for`.
-        kept: a cache of portions.
 
     Raises:
         ReplayError: if the environment is not deterministic.
@@ -129,10 +127,6 @@ def roll_out(player: Player, tree: Tree, starts: Sequence[Start], seed: int) -> 
 
     Siblings differ in their ``dynamics_seed``. The rollouts from a state cycle through the seeds of the siblings that
     reached it, across rounds. Values are conditional on these seeds.
-
-    Args:
-        player: has a slot for each rollout.
-        seed: of the sampling.
 
     Raises:
         ReplayError: if the first prompt of a rollout differs from the played one.
@@ -294,7 +288,6 @@ def rounds(tree: Tree, states: Sequence[int], rollouts: int, enough: float | Non
     rounds is fixed; some may be empty.
 
     Args:
-        states: those to measure.
         rollouts: the whole budget, in rollouts per state.
         enough: reliability of A_MC at which rollouts stop; `None` is `enough_for`.
     """
@@ -355,8 +348,6 @@ def further_rollouts(
 
     Args:
         rollouts: the whole budget, in rollouts per state.
-        share: share of the budget spent by the end of this round.
-        halves: the halves that get rollouts.
     """
     rows = np.array(states, dtype=np.int64)
     cost = rollout_lengths(tree)[rows]
