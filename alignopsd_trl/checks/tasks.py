@@ -15,11 +15,11 @@ from alignopsd_trl.common.progress import cut
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.base import Failure, Opening, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
+from alignopsd_trl.rollout.conversations import check_template
 from alignopsd_trl.rollout.episode import SiblingsDiffer, check_openings, episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import require_tools
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.rollout.trial import check_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

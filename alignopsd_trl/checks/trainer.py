@@ -10,17 +10,17 @@ from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.checks.intended import changes_nothing
 from alignopsd_trl.checks.loading import beyond_positions, check_architecture, check_quantised
-from alignopsd_trl.checks.settings import changes_nothing
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import BEST, AlignOPSDConfig
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment, check_rows, row_id, with_task_ids
 from alignopsd_trl.environments.adapters.calls import without_calls
 from alignopsd_trl.environments.adapters.rows import messages_of
 from alignopsd_trl.methods import Method
+from alignopsd_trl.rollout.conversations import check_template, notes_of
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import require_tools
-from alignopsd_trl.rollout.trial import check_template, notes_of
 from alignopsd_trl.runs.health import weights_are_finite
 from alignopsd_trl.scoring.trl_trainer import why_not_shared
 from alignopsd_trl.turns import Trajectory, Turn
@@ -32,27 +32,26 @@ logger = logging.getLogger(__name__)
 
 
 def checked_rewards(factory: Any, given: Callable | list[Callable] | None, args: AlignOPSDConfig) -> list[Callable]:
-    """Returns the user's reward functions as a list, and settles their weights in ``args``."""
-    functions = [] if given is None else given if isinstance(given, list) else [given]
-    check_rewarded(factory, functions)
-    args.reward_weights = weights_of_rewards(args.reward_weights, functions)
-    return functions
-
-
-def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callable]) -> list[float] | None:
-    """Returns the weights of the environment's own reward (1 by default) and of the user's functions.
+    """Returns the user's reward functions as a list, and settles their weights and that of the environment's own reward
+    (1 by default) in ``args``.
 
     Raises:
-        ValueError: if there are too many or too few.
+        ValueError: if nothing rewards the episodes, or there are too many or too few weights.
     """
-    if given is None or len(given) == len(functions) + 1:
-        return None if given is None else list(given)
-    if len(given) == len(functions):
-        return [1.0, *given]
-    raise ValueError(
-        f"reward_weights has {len(given)} entries for {len(functions)} reward_funcs; give one each "
-        "(the environment's own reward has weight 1), or one more in front for the environment's"
-    )
+    functions = [] if given is None else given if isinstance(given, list) else [given]
+    if isinstance(factory, AdaptedEnvironment) and not factory.owns_reward and not functions:
+        raise ValueError(
+            f"nothing rewards the episodes of {factory.__name__}: give it a method get_reward(), or pass reward_funcs"
+        )
+    weights = args.reward_weights
+    if weights is not None and len(weights) == len(functions):
+        args.reward_weights = [1.0, *weights]
+    elif weights is not None and len(weights) != len(functions) + 1:
+        raise ValueError(
+            f"reward_weights has {len(weights)} entries for {len(functions)} reward_funcs; give one each "
+            "(the environment's own reward has weight 1), or one more in front for the environment's"
+        )
+    return functions
 
 
 def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
@@ -71,7 +70,8 @@ def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
     if processes.agree(int(not weights_are_finite(trainer.model))):
         name = policy.config._name_or_path
         raise ValueError(f"the weights of model={name!r} are not finite; copy it again, or take an earlier one")
-    native = is_adapted(trainer.environment_factory) and trainer.environment_factory.prompt.native
+    factory = trainer.environment_factory
+    native = isinstance(factory, AdaptedEnvironment) and factory.prompt.native
     if native:
         require_tools(tokenizer)
     options = PlayOptions.of(args)
@@ -104,11 +104,6 @@ def shares_prefixes(trainer: Trainer, method: Method) -> bool:
 # Tool classes, datasets and rewards that were written for TRL's own trainer
 
 
-def is_adapted(factory: Any) -> bool:
-    """Returns whether episodes are played through an adapter of `alignopsd_trl.environments.adapters`."""
-    return isinstance(factory, AdaptedEnvironment)
-
-
 def adapted(
     factory: Any, tools: Sequence[Callable] | None, train: Any, evaluation: Any, args: AlignOPSDConfig
 ) -> tuple[Any, Any, Any]:
@@ -131,7 +126,7 @@ def adapted(
             f"eval_dataset has several sets, {', '.join(evaluation)}: name the one that chooses checkpoints, for "
             f"example metric_for_best_model='eval_{next(iter(evaluation))}_{BEST}'"
         )
-    if not is_adapted(made):
+    if not isinstance(made, AdaptedEnvironment):
         return made, train, evaluation
     train = _placeholder(args) if train is None else train
     check_rows(train, "train_dataset")
@@ -146,7 +141,7 @@ def to_evaluate(dataset: Any, factory: Any, name: str = "eval_dataset") -> Any:
     if not isinstance(dataset, Dataset | list):
         raise ValueError(f"{name} is of type {type(dataset).__name__}; pass a datasets.Dataset, or a list of rows")
     table = Dataset.from_list(dataset) if isinstance(dataset, list) else dataset
-    if is_adapted(factory):
+    if isinstance(factory, AdaptedEnvironment):
         check_rows(table, name)
         table = with_task_ids(table)
     ids = list(table["task_id"]) if "task_id" in table.column_names else [None]
@@ -164,14 +159,6 @@ def _placeholder(args: AlignOPSDConfig) -> Dataset:
     numbers = range(args.generation_batch_size // args.num_generations)
     empty = [[{"role": "user", "content": ""}] for _ in numbers]
     return Dataset.from_dict({"prompt": empty, "task_id": [row_id({"number": number}) for number in numbers]})
-
-
-def check_rewarded(factory: Any, reward_funcs: Sequence[Any]) -> None:
-    """Raises `ValueError` if neither the environment nor a function rewards episodes."""
-    if is_adapted(factory) and not factory.owns_reward and not reward_funcs:
-        raise ValueError(
-            f"nothing rewards the episodes of {factory.__name__}: give it a method get_reward(), or pass reward_funcs"
-        )
 
 
 def conversation(

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from alignopsd_trl.common.options import as_mapping, read_options
-from alignopsd_trl.methods.base import Credit, Teacher
+from alignopsd_trl.methods.base import Credit, Teacher, register
 from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, token_advantages
-from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from alignopsd_trl.common.options import Count, Size, option
-from alignopsd_trl.methods.base import Credit, Teacher
+from alignopsd_trl.methods.base import Credit, Teacher, register
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_gaps, token_mean
 from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss, weighted_k3_loss
-from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:

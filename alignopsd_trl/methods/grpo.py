@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.methods.base import Credit, Method, Teacher
-from alignopsd_trl.methods.registry import register
+from alignopsd_trl.methods.base import Credit, Method, Teacher, register
 from alignopsd_trl.turns import Groups, TurnBatch
 
 if TYPE_CHECKING:

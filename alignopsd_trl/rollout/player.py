@@ -224,7 +224,11 @@ class Player:
 
     async def _step(self, episode: Episode, turn: Turn | Reply, queues: Queues) -> None:
         """Answers the environment. A refused request, and one that is not trained, becomes no turn."""
-        answer = turn if isinstance(turn, Reply) else self._reply(turn) if self.renderer.asks else turn.action
+        answer: Any = turn
+        if isinstance(turn, Turn):
+            prompt, response = len(turn.prompt_ids), len(turn.response_ids)
+            told = {"prompt_tokens": prompt, "response_tokens": response, "truncated": turn.truncated}
+            answer = Reply.of(turn.action, **told) if self.renderer.asks else turn.action
         kept = turn if isinstance(turn, Turn) and episode.wishes.trained else None
         step = await result_of(queues.steps.submit(episode.slot, answer))
         if isinstance(step, Failure):
@@ -234,10 +238,6 @@ class Player:
         else:
             long = isinstance(answer, Reply) and answer.error == TOO_LONG
             episode.pass_over(step, StopReason.PROMPT_TOO_LONG if long else StopReason.DONE, self._limit)
-
-    def _reply(self, turn: Turn) -> Reply:
-        prompt, response = len(turn.prompt_ids), len(turn.response_ids)
-        return Reply.of(turn.action, prompt_tokens=prompt, response_tokens=response, truncated=turn.truncated)
 
     def _text(self, ids: Sequence[int]) -> str:
         decode: Any = self.tokenizer.decode

@@ -289,18 +289,13 @@ class Pairs:
             [(self.before[pair], self._responses.row(self._response[pair])) for pair in row.beside],
         )
 
-    def by_prompt(self) -> list[list[int]]:
-        """Groups the pairs by prompt."""
+    def by_prompt(self) -> list[tuple[list[int], TreeRow]]:
+        """Returns the pairs of each prompt, and their row with each response as a branch."""
         rows: dict[int, list[int]] = {}
         for pair, prompt in enumerate(self._prompt):
             rows.setdefault(prompt, []).append(pair)
-        return list(rows.values())
-
-    def behind(self, pairs: Sequence[int]) -> TreeRow:
-        """Makes a row of the pairs of one prompt, with each response as a branch."""
-        return TreeRow.behind(
-            self._prompts.row(self._prompt[pairs[0]]), [self._responses.row(self._response[pair]) for pair in pairs]
-        )
+        answers = {prompt: [self._responses.row(self._response[pair]) for pair in row] for prompt, row in rows.items()}
+        return [(row, TreeRow.behind(self._prompts.row(prompt), answers[prompt])) for prompt, row in rows.items()]
 
 
 def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:

@@ -95,28 +95,26 @@ class PrivilegedTeacher:
         ``rows``, in one generation; blank at turns that are not `TurnBatch.taught`."""
         places = list(range(len(batch))) if rows is None else rows.tolist()
         known = [place for place in places if batch.taught is None or batch.taught[place]]
-        found = dict(zip(known, self._thoughts(batch, known, actions), strict=True))
-        return [found.get(place, NO_THOUGHT) for place in places]
-
-    def _thoughts(self, batch: TurnBatch, places: list[int], actions: bool) -> list[Thought]:
-        turns = [batch.turns[place] for place in places]
+        turns = [batch.turns[place] for place in known]
         width = self.forwards.agree(len(turns))
         if not width:
-            return []
+            return [NO_THOUGHT] * len(places)
         if self.forwards.prefixes is not None and batch.scored is not None:
             wanted = batch.scored.tolist()
-            scored = [turn for place, turn in zip(places, turns, strict=True) if wanted[place]]
+            scored = [turn for place, turn in zip(known, turns, strict=True) if wanted[place]]
             self.forwards.prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
         with self.phases("privileged_thinking"):
             filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(turns))  # sampling is a collective
             prompts = [*(turn.privileged_ids for turn in turns), *filler]
             responses = self.sampler.respond(prompts, None if actions else self.reader).ids[: len(turns)]
         if not turns:  # `batch_decode` of no response returns one text
-            return []
+            return [NO_THOUGHT] * len(places)
         texts = self.tokenizer.batch_decode(responses, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         read, views = self.reader.read, zip(turns, responses, texts, strict=True)
-        found = [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
-        return found if actions else [replace(thought, action="") for thought in found]
+        thoughts = [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
+        thoughts = thoughts if actions else [replace(thought, action="") for thought in thoughts]
+        found = dict(zip(known, thoughts, strict=True))
+        return [found.get(place, NO_THOUGHT) for place in places]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """Returns ``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text."""

@@ -168,7 +168,7 @@ def _forwards(
     cached keys and values of their prompts."""
     cached, pad_id = forwards.prefixes, forwards.pad_id
     if cached is not None:
-        rows = [(row, pairs.behind(row)) for row in pairs.by_prompt()]
+        rows = pairs.by_prompt()
     elif forwards.shared or forwards.nested:
         rows = [(row.all, pairs.tree_row(row)) for row in rows_of_pairs(pairs, forwards.budget, forwards.shared)]
     else:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.checks.intended import Intended, check
-from alignopsd_trl.checks.trainer import adapted, check_made, checked_rewards, is_adapted
+from alignopsd_trl.checks.trainer import adapted, check_made, checked_rewards
 from alignopsd_trl.common.cores import use_what_is_left
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.adapters import AdaptedEnvironment
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.skills import CONTEXT, SkillSpec
 from alignopsd_trl.skills.turn_texts import SourceSpec, load_source
@@ -72,7 +73,7 @@ def check_arguments(
         skill_bank = CONTEXT
     own, reward_check = checked_rewards(factory, reward_funcs, args), RewardCheck()
     run = Intended(args, method, model, train_dataset, skill_bank, encoder, factory=factory, privileged=source)
-    run = replace(run, own_environment=not is_adapted(factory), rewards=bool(own), **more)
+    run = replace(run, own_environment=not isinstance(factory, AdaptedEnvironment), rewards=bool(own), **more)
     check(run)
     return Arguments(run, eval_dataset, [reward_check.wrap(one) for one in (environment_reward, *own)], reward_check)
 

@@ -14,9 +14,10 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import nanstd
 
-from alignopsd_trl.checks.trainer import conversation, is_adapted
+from alignopsd_trl.checks.trainer import conversation
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.common.progress import cut
+from alignopsd_trl.environments.adapters import AdaptedEnvironment
 from alignopsd_trl.environments.adapters.waiting import settled
 from alignopsd_trl.environments.base import UNREWARDED
 from alignopsd_trl.training.rollouts import Rollouts
@@ -63,7 +64,9 @@ class Rewards:
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         environments, asked = None, (prompts, completions)
-        if is_adapted(self.rollouts.factory):  # functions for TRL's tool classes get messages and the environments
+        if isinstance(
+            self.rollouts.factory, AdaptedEnvironment
+        ):  # functions for TRL's tool classes get messages and the environments
             environments, *asked = self._conversations(trajectories)
         table = self.policy.rewards(rows, *asked, [_response_ids(one) for one in trajectories], environments)
         failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
@@ -108,7 +111,7 @@ class Rewards:
     @property
     def _knows_score(self) -> bool:
         factory = self.rollouts.factory
-        return not is_adapted(factory) or factory.knows_score
+        return not isinstance(factory, AdaptedEnvironment) or factory.knows_score
 
     def _conversations(self, trajectories: Sequence[Trajectory]) -> tuple[list[Any], list[Any], list[Any]]:
         """Returns the environments that just played, and prompts and completions as messages."""

@@ -25,10 +25,9 @@ from alignopsd_trl.methods.align_opsd.credit import weigh
 from alignopsd_trl.methods.align_opsd.rectification import Rectification, rectify
 from alignopsd_trl.methods.align_opsd.report import Stages, report
 from alignopsd_trl.methods.align_opsd.spans import decision_spans, random_spans, whole_rollouts
-from alignopsd_trl.methods.base import Credit, Teacher
+from alignopsd_trl.methods.base import Credit, Teacher, register
 from alignopsd_trl.methods.baseline import identity_scores
 from alignopsd_trl.methods.grpo import GRPO, outcome, token_advantages
-from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
