@@ -354,14 +354,14 @@ def credited(
     shared = allocate(
         found.evidence, found.tokens, rollout, rollout if span is None else span, params["credit_temperature"]
     )
-    weights = turn_weights(shared.density, found.tokens, rollout, advantage, params["mixing"], box)
+    weight, projected = turn_weights(shared.density, found.tokens, rollout, advantage, params["mixing"], box)
     return computed | {
         "span_budget": shared.budget,
         "turn_share": shared.share,
         "raw_density": shared.density,
-        "projected_density": weights.projected,
-        "turn_weight": weights.weight,
-        "token_advantage": token_advantages(advantage * weights.weight, mask),
+        "projected_density": projected,
+        "turn_weight": weight,
+        "token_advantage": token_advantages(advantage * weight, mask),
     }
 
 

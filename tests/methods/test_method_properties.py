@@ -46,7 +46,7 @@ def test_token_budget_is_conserved(seed: int, box: tuple[float, float]) -> None:
     evidence = 3 * torch.randn(rollout.shape, generator=draw(seed), dtype=torch.float64)
     advantage = torch.randn(7, generator=draw(seed), dtype=torch.float64)[rollout]
     shared = allocate(evidence, tokens, rollout, span, temperature=0.2)
-    weight = turn_weights(shared.density, tokens, rollout, advantage, 0.5, box).weight
+    weight = turn_weights(shared.density, tokens, rollout, advantage, 0.5, box)[0]
     for number in range(7):
         rows = rollout == number
         assert float((weight * tokens)[rows].sum()) == pytest.approx(float(tokens[rows].sum()), rel=1e-5)
@@ -116,7 +116,7 @@ def test_weights_are_exactly_one_without_advantage(seed: int) -> None:
     gap, none = torch.randn(mask.shape, generator=draw(seed)), torch.zeros(len(rollout)).double()
     found = turn_evidence(gap, mask, none)
     shared = allocate(found.evidence, found.tokens, rollout, span, 0.1)
-    assert bool((turn_weights(shared.density, found.tokens, rollout, none, 1.0, (0.0, 1.5)).weight == 1.0).all())
+    assert bool((turn_weights(shared.density, found.tokens, rollout, none, 1.0, (0.0, 1.5))[0] == 1.0).all())
     assert bool((token_weights(gap, mask, none, rollout, 0.1, (0.0, 4.0)) == 1.0).all())
     assert not token_advantages(none, mask).any()
 
@@ -258,8 +258,8 @@ def test_no_gradient_leaves_the_core() -> None:
     gap = torch.randn(6, width, requires_grad=True)
     found = turn_evidence(gap, mask, advantage)
     shared = allocate(found.evidence, found.tokens, group, group, 0.5)
-    weights = turn_weights(shared.density, found.tokens, group, advantage, 0.5, (0.0, 4.0))
-    outputs = [similarity, shift, profile, advantage, weights.weight, shared.budget, *vars(views).values()]
+    weight, _ = turn_weights(shared.density, found.tokens, group, advantage, 0.5, (0.0, 4.0))
+    outputs = [similarity, shift, profile, advantage, weight, shared.budget, *vars(views).values()]
     outputs += [token_weights(gap, mask, advantage, group, 0.5, (0.0, 4.0)), token_advantages(gap, mask)]
     outputs += [divergence(given, given.flip(0)), *vars(found).values()]
     assert not any(output.requires_grad for output in outputs)

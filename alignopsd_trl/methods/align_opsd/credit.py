@@ -84,17 +84,18 @@ def weigh(
         mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
         return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
 
-    def at(temperature: float) -> tuple[Allocation, Weights]:
+    def at(temperature: float) -> tuple[Allocation, torch.Tensor, torch.Tensor]:
         shares = allocate(rectified.evidence, rectified.tokens, rollout, span, temperature)
-        return shares, turn_weights(shares.density, rectified.tokens, rollout, advantage, options.credit_mixing, limits)
+        return shares, *turn_weights(
+            shares.density, rectified.tokens, rollout, advantage, options.credit_mixing, limits
+        )
 
     def deviation(temperature: float) -> float:
-        return weight_std(at(temperature)[1].weight, rectified.tokens, advantage, gather)
+        return weight_std(at(temperature)[1], rectified.tokens, advantage, gather)
 
     temperature, spread = options.credit_temperature, options.credit_spread
     temperature = temperature if spread is None else temperature_of_std(spread, deviation)
-    shares, weights = at(temperature)
-    weight, projected = weights.weight, weights.projected
+    shares, weight, projected = at(temperature)
     return TurnWeights(identity, rectified, weight, weight[:, None], span, shares, projected, temperature)
 
 
@@ -253,19 +254,6 @@ def density_box(weighting: str, cap: float, band: float) -> tuple[float, float]:
     return (0.0, cap) if weighting == "capped" else (1.0 - band, 1.0 + band)
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Turn weights that keep the token budget.
-
-    Args:
-        projected: ``(M,)`` float64 density within the clip range.
-        weight: ``(M,)`` float64 W.
-    """
-
-    projected: torch.Tensor
-    weight: torch.Tensor
-
-
 @torch.no_grad()
 def turn_weights(
     density: torch.Tensor,
@@ -274,7 +262,7 @@ def turn_weights(
     advantage: torch.Tensor,
     mixing: float,
     limits: tuple[float, float],
-) -> Weights:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes W = (1 - eta) + eta * clipped density (the paper's "Budget normalization"; method facts E.38 to E.42).
 
     Exactly 1 for rollouts of zero advantage and for turns without optimised tokens.
@@ -285,12 +273,15 @@ def turn_weights(
 
     Raises:
         RuntimeError: if the token budget of a rollout is not kept.
+
+    Returns:
+        W, and the density within the clip range, ``(M,)`` float64 each.
     """
     neutral = (advantage == 0) | (tokens <= 0)
     projected = project_to_box(torch.where(neutral, 1.0, density), tokens, rollout, *limits)
     weight = torch.where(neutral, 1.0, (1.0 - mixing) + mixing * projected)
     check_budget(weight, tokens, rollout)
-    return Weights(projected, weight)
+    return weight, projected
 
 
 def check_budget(weight: torch.Tensor, mass: torch.Tensor, rollout: torch.Tensor) -> None:
