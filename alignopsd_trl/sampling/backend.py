@@ -14,7 +14,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.rollout.sampler import AnySampler, BatchSampler, Responses, SortedByLength
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.scoring.teacher import TeacherWeights
 
 HandOver = Callable[[], AbstractContextManager[None]]
 

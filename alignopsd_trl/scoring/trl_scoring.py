@@ -16,8 +16,8 @@ from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.scoring.packing import CACHE_NAME, Packed
+from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.scoring.trl_trainer import (
     attention_of,
     policy_of,

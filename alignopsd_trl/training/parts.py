@@ -15,9 +15,8 @@ from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.runs.folder import LOG_FILE
 from alignopsd_trl.runs.health import FailedShare
 from alignopsd_trl.sampling.backend import Backend, Samplers
-from alignopsd_trl.sampling.trl_engine import EngineBackend
-from alignopsd_trl.sampling.trl_loop import OwnBackend
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.sampling.trl_engine import EngineBackend, OwnBackend
+from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
 from alignopsd_trl.skills.turn_texts import TurnTexts

@@ -21,7 +21,7 @@ from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.sampling.loop import tell_left_out
 from alignopsd_trl.sampling.trl_adapters import AdapterEngine
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.trl_trainer import policy_of
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.sampling import loop as decoding
 from alignopsd_trl.sampling.backend import Snapshot
 from alignopsd_trl.sampling.loop import LoopSampler
-from alignopsd_trl.sampling.trl_loop import samples_plainly
-from alignopsd_trl.scoring import prefix_cache as kv_memory
+from alignopsd_trl.sampling.trl_engine import samples_plainly
+from alignopsd_trl.scoring import prefix_cache
 from alignopsd_trl.scoring.packing import PROVEN, Ragged
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
@@ -102,7 +102,7 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     trainer = make_trainer(tmp_path, script=False, method="align_opsd")
     row = 2 * 2 * 32 * 4 * (3 + 12)  # keys and values of two layers, 32 wide, float32, for 3 + 12 tokens
     prompts = [[5, 6, 7], [5]]
-    monkeypatch.setattr(kv_memory, "CACHE", 20 * row + row // 2)
+    monkeypatch.setattr(prefix_cache, "CACHE", 20 * row + row // 2)
     trainer.model.train()
     assert trainer.backend.rows_at_once(prompts, limit=12, least=8) == 20
     assert trainer.backend.rows_at_once(prompts, limit=12, least=30) == 30

@@ -78,20 +78,18 @@ def weigh(
     if options.allocation == "none":
         ones = torch.ones_like(rectified.gap)
         return CreditWeights(identity, rectified, ones, ones[:, None])
-    limits = density_box(options.weighting, options.density_cap, options.band)
+    tokens, limits = rectified.tokens, density_box(options.weighting, options.density_cap, options.band)
     if options.allocation == "token":
         by_token = token_weights(views.rectified_gap, mask, advantage, rollout, options.credit_temperature, limits)
         mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
         return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
 
     def at(temperature: float) -> tuple[Allocation, torch.Tensor, torch.Tensor]:
-        shares = allocate(rectified.evidence, rectified.tokens, rollout, span, temperature)
-        return shares, *turn_weights(
-            shares.density, rectified.tokens, rollout, advantage, options.credit_mixing, limits
-        )
+        shares = allocate(rectified.evidence, tokens, rollout, span, temperature)
+        return shares, *turn_weights(shares.density, tokens, rollout, advantage, options.credit_mixing, limits)
 
     def deviation(temperature: float) -> float:
-        return weight_std(at(temperature)[1], rectified.tokens, advantage, gather)
+        return weight_std(at(temperature)[1], tokens, advantage, gather)
 
     temperature, spread = options.credit_temperature, options.credit_spread
     temperature = temperature if spread is None else temperature_of_std(spread, deviation)

@@ -86,7 +86,7 @@ def take_rollouts(
         rollouts: maximum of rollouts per state on average; a third is even, the rest goes to states with large errors.
         value: ``"success"`` or ``"reward"``, see `Tree`.
         everywhere: whether to measure groups whose rewards are equal, too.
-        enough: reliability of A_MC at which rollouts stop; 1 plays them all, `None` is `plan.enough_for`.
+        enough: reliability of A_MC at which rollouts stop; 1 plays them all, `None` is `enough_for`.
 
     Raises:
         ReplayError: if the environment is not deterministic.
@@ -248,6 +248,10 @@ def rows_of(trajectories: Sequence[Trajectory]) -> np.ndarray:
 
 
 # Where rollouts start
+#
+# Every state gets a few at first. Later rounds go where a turn of rollout reduces the error most, and end once A_MC is
+# reliable. The outcomes of one half decide the number of rollouts in the *other* half. A state's own outcomes would
+# bias its value: one that looked hopeless at first would never be tried again.
 
 
 FIRST_SHARE = 1 / 3  # share of the rollouts that are even over states
