@@ -20,12 +20,12 @@ from fakes.playing import Seeded
 from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
 from alignopsd_trl import read_records
-from alignopsd_trl.checks.rewards import RewardError
 from alignopsd_trl.environments import Ending
 from alignopsd_trl.environments.adapters import AgentEnvironment, Served
 from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.rollout.episode import SiblingsDiffer
+from alignopsd_trl.training.rewards import RewardError
 from alignopsd_trl.training.turn_rows import Layout
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, TurnBatch
 

@@ -29,13 +29,13 @@ from fakes.toy import answer_with
 from PIL import Image
 
 from alignopsd_trl import read_records
-from alignopsd_trl.checks.rewards import RewardError
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.environments import Failure, Opening, Step, TaskPanel
 from alignopsd_trl.environments.adapters import ToolEnvironment, row_id
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.launch.screens import closing
 from alignopsd_trl.results.play import evaluate
+from alignopsd_trl.training.rewards import RewardError
 from alignopsd_trl.viewer.comparing import paired
 from alignopsd_trl.viewer.run import episode_curves
 

@@ -15,8 +15,7 @@ from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.skills.turn_source import load_source
-from alignopsd_trl.skills.turn_texts import TurnTexts
+from alignopsd_trl.skills.turn_texts import TurnTexts, load_source
 from alignopsd_trl.turns import Trajectory
 
 START = [{"role": "system", "content": "You play a game."}, {"role": "user", "content": "Guess a number."}]

@@ -24,7 +24,7 @@ from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, pre
 from alignopsd_trl.launch.running import opening_facts
 from alignopsd_trl.launch.shapes import Loading, backbone
 from alignopsd_trl.recipes import webshop_3b
-from alignopsd_trl.scoring.kv_memory import SEVERAL, CacheLimits, cache_limits
+from alignopsd_trl.scoring.prefix_cache import SEVERAL, CacheLimits, cache_limits
 
 CPU = ["--use_cpu", "True"]
 

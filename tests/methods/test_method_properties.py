@@ -9,7 +9,6 @@ import torch
 from fakes.tables import SEEDS, TableTeacher, batch_of, config, draw, rollouts, small_world
 
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
     eligibility,
@@ -31,6 +30,7 @@ from alignopsd_trl.methods.align_opsd.spans import (
     random_segment,
     segment,
 )
+from alignopsd_trl.methods.grpo import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.turns import Groups, Thought
 
 # Budget
@@ -44,7 +44,7 @@ def test_token_budget_is_conserved(seed: int, box: tuple[float, float]) -> None:
     evidence = 3 * torch.randn(rollout.shape, generator=draw(seed), dtype=torch.float64)
     advantage = torch.randn(7, generator=draw(seed), dtype=torch.float64)[rollout]
     shared = allocate(evidence, tokens, rollout, span, temperature=0.2)
-    weight = turn_weights(shared.density, tokens, rollout, advantage, 0.5, box).weight
+    weight = turn_weights(shared.density, tokens, rollout, advantage, 0.5, box)[0]
     for number in range(7):
         rows = rollout == number
         assert float((weight * tokens)[rows].sum()) == pytest.approx(float(tokens[rows].sum()), rel=1e-5)
@@ -114,7 +114,7 @@ def test_weights_are_exactly_one_without_advantage(seed: int) -> None:
     gap, none = torch.randn(mask.shape, generator=draw(seed)), torch.zeros(len(rollout)).double()
     found = turn_evidence(gap, mask, none)
     shared = allocate(found.evidence, found.tokens, rollout, span, 0.1)
-    assert bool((turn_weights(shared.density, found.tokens, rollout, none, 1.0, (0.0, 1.5)).weight == 1.0).all())
+    assert bool((turn_weights(shared.density, found.tokens, rollout, none, 1.0, (0.0, 1.5))[0] == 1.0).all())
     assert bool((token_weights(gap, mask, none, rollout, 0.1, (0.0, 4.0)) == 1.0).all())
     assert not token_advantages(none, mask).any()
 

@@ -13,8 +13,7 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs, why_plain
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, Ragged, TreeRow, rows_of_pairs, why_plain
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer, head_on_labels
 

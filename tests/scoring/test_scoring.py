@@ -11,7 +11,7 @@ from fakes.trainers import make_trainer
 from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.scoring import teacher_forcing
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits, plan_chunks, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer, logits_at
 

@@ -23,8 +23,8 @@ from alignopsd_trl.rollout.reading import parse_response
 from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.scoring.packing import Packed, TreeRow
+from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.teacher_forcing import Padded
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
