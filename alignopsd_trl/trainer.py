@@ -18,20 +18,18 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
-from alignopsd_trl.checks.compatibility import to_evaluate
+from alignopsd_trl.checks.trainer import to_evaluate
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.methods import checked_credit
 from alignopsd_trl.results.summary import EvaluationResult
-from alignopsd_trl.rollout.monte_carlo.advantages import with_advantages
-from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays, with_advantages
 from alignopsd_trl.runs.folder import RunFolder
-from alignopsd_trl.sampling.backend import Backend
-from alignopsd_trl.sampling.snapshot import Snapshot
+from alignopsd_trl.sampling.backend import Backend, Snapshot
 from alignopsd_trl.skills import SkillSpec
-from alignopsd_trl.skills.turn_source import PrivilegedError, SourceSpec
+from alignopsd_trl.skills.turn_texts import PrivilegedError, SourceSpec
 from alignopsd_trl.training import sharing
 from alignopsd_trl.training.arguments import check_arguments, check_loaded
 from alignopsd_trl.training.checkpoints import session, whole_model

@@ -40,8 +40,7 @@ from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import Responses
-from alignopsd_trl.scoring.packing import Packed
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Packed, Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, Padded, score_pairs
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.turn_rows import Layout, collate_rows, sub_chunks

@@ -43,6 +43,7 @@ from alignopsd_trl.methods import get_method
 from alignopsd_trl.rollout.sampler import BatchSampler, Responses
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.packing import Packed
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 
@@ -106,7 +107,7 @@ def first_answer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     dtype = precision(options)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(options.device)
     ids = torch.arange(1024, device=options.device)[None] % model.config.vocab_size
-    prompts, sampler = [[5 + row] * 64 for row in range(8)], LoopSampler(model, 1.0, STEPS, [], 0)
+    prompts, sampler = [[5 + row] * 64 for row in range(8)], LoopSampler(PrefixCache(model, 0), 1.0, STEPS, [])
 
     def seconds(work: Callable[[], Any]) -> float:
         work()  # kernels are made and memory is taken the first time

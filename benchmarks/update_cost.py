@@ -57,9 +57,9 @@ from alignopsd_trl.common.patched import patched
 from alignopsd_trl.environments.loading import load as load_environment
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.sampling.backend import Backend
-from alignopsd_trl.sampling.trl_loop import OwnBackend
+from alignopsd_trl.sampling.trl_engine import OwnBackend
 from alignopsd_trl.scoring import teacher as privileged
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.trainer import AlignOPSDTrainer

@@ -21,9 +21,8 @@ from typing import Any
 from alignopsd_trl import trainer as trainer_module
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.launch.recipe import main as recipe
-from alignopsd_trl.sampling.backend import TeacherSampler
-from alignopsd_trl.sampling.snapshot import Snapshot
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.sampling.backend import Snapshot, TeacherSampler
+from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.training.trl_policy import TrainedPolicy
 
 

@@ -1,5 +1,5 @@
-"""Run under torchrun by `test_fsdp2.py` and `test_deepspeed.py`: the same short runs with the policy spread over two
-processes in another way (`ddp`, `fsdp2`, `zero2`, `zero3`). ``python spread.py FOLDER STRATEGY...``; each leaves
+"""Run under torchrun by `test_spread.py`: the same short runs with the policy spread over two processes in another way
+(`ddp`, `fsdp2`, `zero2`, `zero3`). ``python spread.py FOLDER STRATEGY...``; each leaves
 ``FOLDER/STRATEGY/CASE_RANK.pt``. ``python tests/spread.py table fsdp2 zero2 zero3`` launches them beside DDP and prints
 how far each is from it; ZeRO needs the extra `deepspeed`.
 
@@ -47,19 +47,23 @@ GENTLE = {"num_iterations": 2, "learning_rate": 0.1}
 """The second of a round's two steps is steep: at a rate of 0.5 one rounding of it moves a norm by 4e-6."""
 TALK = {"history": "conversation", "max_prompt_length": 400, "beta": 0.05, **GENTLE, "max_steps": 2}
 TAUGHT = {"teacher_model_kind": "base", "privileged_siblings": 2}
+AUXILIARY = {"auxiliary_loss": "alignment", "auxiliary_coefficient": 0.1, "entropy_coef": 0.01}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"save_strategy": "steps", "save_steps": 1},
-    "beta": {"beta": 0.05},
-    "accumulation": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4},
-    "iterations": {**GENTLE, "max_steps": 6},
-    "lora": {"beta": 0.05, "gradient_checkpointing": True},
-    "auxiliary": {"auxiliary_loss": "alignment", "auxiliary_coefficient": 0.1, "entropy_coef": 0.01},
+    "accumulation": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, **AUXILIARY},
+    "lora": {"beta": 0.05, "gradient_checkpointing": True, **TAUGHT},
     "distribution": {"auxiliary_loss": "distribution", "similarity_threshold": 0.1},
-    "teacher": {"beta": 0.05, **TAUGHT, **GENTLE, "max_steps": 6},
-    "taught_lora": TAUGHT,
+    "teacher": {"beta": 0.05, **TAUGHT, **GENTLE, "max_steps": 4},
     "conversation": TALK,
-    "conversation_rows": TALK | {"merge_rows": False},
     "sampled": {"max_completion_length": 24, "per_device_train_batch_size": 4, "top_k": 1000},  # by `generate`
+}
+ROWS = "conversation_rows"
+"""The conversation with a row a turn."""
+RUNS = {
+    "ddp": (*CASES, ROWS),
+    "fsdp2": (*CASES, "down", "failing"),
+    "zero2": ("plain", "accumulation", "lora", "down"),  # shards less than ZeRO-3, and shows it in fewer runs
+    "zero3": (*CASES, "down", "failing"),
 }
 ENCODED = ("plain", "sampled")
 """Cases with a neural encoder; the others make do with the lexical one."""
@@ -86,8 +90,8 @@ class Failing(ToyEnvironment):
         return super().step(action)
 
 
-def launch(folder: Path, strategies: list[str], timeout: float = 500, **environment: str) -> None:
-    """Two processes that run all cases under each strategy in turn."""
+def launch(folder: Path, *strategies: str, timeout: float = 1200) -> None:
+    """Two processes that make the runs of each strategy in turn."""
     variables = {
         "CUDA_VISIBLE_DEVICES": "",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # where pip puts ninja
@@ -95,7 +99,7 @@ def launch(folder: Path, strategies: list[str], timeout: float = 500, **environm
         "PYTHONFAULTHANDLER": "1",
     }
     script = TESTS / "spread.py"
-    run_script(script, folder, *strategies, processes=2, timeout=timeout, **variables | environment)
+    run_script(script, folder, *strategies, processes=2, timeout=timeout, **variables)
 
 
 def load(folder: Path, strategy: str, case: str) -> list[dict[str, Any]]:
@@ -165,7 +169,7 @@ def make(folder: Path, root: Path, case: str, factory: Any = ToyEnvironment, **o
         skill_bank="webshop",
         encoder=str(root / "encoder") if case in ENCODED else "lexical",
         processing_class=tokenizer,
-        peft_config=_lora() if case.endswith("lora") else None,
+        peft_config=_lora() if case == "lora" else None,
     )
     if case != "sampled":
         scripted(trainer)
@@ -242,7 +246,7 @@ def share_held(trainer: AlignOPSDTrainer) -> float:
 
 def run(root: Path, strategy: str, case: str) -> None:
     folder = root / strategy / case
-    trainer = make(folder, root, case, **CASES[case])
+    trainer = make(folder, root, case, **TALK | {"merge_rows": False} if case == ROWS else CASES[case])
     assert trainer.accelerator.num_processes == 2, "not a two-process run"
     assert trainer.accelerator.distributed_type == EXPECTED.get(strategy, DistributedType.DEEPSPEED)
     if strategy.startswith("zero"):
@@ -318,11 +322,14 @@ def table(strategies: list[str]) -> str:
     folder = Path(tempfile.mkdtemp())
     prepare(folder)
     for strategy in ("ddp", *strategies):
-        launch(folder, [strategy], timeout=3600)
+        launch(folder, strategy, timeout=3600)
     lines = ["| path | run | loss | gradient norm | weights | CPU s (DDP) |", "| --- " * 6 + "|"]
     for strategy in strategies:
-        for case, reference in {**{case: case for case in CASES}, "resumed": "plain"}.items():
-            expected, found = load(folder, "ddp", reference)[0], load(folder, strategy, case)[0]
+        for case in (*(one for one in RUNS[strategy] if one in CASES), "resumed"):
+            expected, found = (
+                load(folder, "ddp", "plain" if case == "resumed" else case)[0],
+                load(folder, strategy, case)[0],
+            )
             apart = [_apart(found[name], expected[name]) for name in ("loss", "norm", "weights")]
             cells = [strategy, case, *(f"{value:.1e}" for value in apart)]
             times = f"{found.get('seconds', float('nan')):.0f} ({expected['seconds']:.0f})"
@@ -347,17 +354,16 @@ if __name__ == "__main__" and sys.argv[1] == "table":
 elif __name__ == "__main__":
     gc.freeze()  # what was imported: each training would look through it for garbage
     target = Path(sys.argv[1])
-    chosen = os.environ.get("SPREAD_CASES", "").split() or [*CASES, "down", "failing"]
     look_like_gpus()
     for one in sys.argv[2:]:
         use(one)
         (target / one).mkdir(parents=True, exist_ok=True)
-        for name in chosen:
+        for name in RUNS[one]:
             print(one, name, round(time.perf_counter(), 1), flush=True)
-            if name in CASES:
-                run(target, one, name)
-            else:
+            if name in ("down", "failing"):
                 {"down": run_down, "failing": run_failing}[name](target, one)
+            else:
+                run(target, one, name)
     if torch.distributed.is_initialized():
         torch.distributed.barrier()  # a process that leaves while the other still reads from it can crash that one
         time.sleep(1.0)  # the other one may still read the barrier's own answer

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fakes.toy import ToyEnvironment, build_model, build_tokenizer
+from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import losses, make_trainer
 
 from alignopsd_trl.environments.base import Opening
@@ -43,12 +43,15 @@ class OneTurnOnTheSecondProcess(ToyEnvironment):
         return opening
 
 
+WALKING = {"beta": 0.0, "method": "monte_carlo", "method_options": {"walks": 4}}
 RUNS: dict[str, tuple[type[ToyEnvironment], dict[str, Any]]] = {
     **{name: (ToyEnvironment, options) for name, options in AS_ONE.items()},
     "uneven": (OneTurnOnTheSecondProcess, {"beta": 0.0}),
     "skipping": (ToyEnvironment, {"beta": 0.0, "tokens_per_forward": 150}),
     "whole": (ToyEnvironment, {"beta": 0.0, "tokens_per_forward": 150, "skip_zero_advantage": False}),
     "still": (ToyEnvironment, {"beta": 0.0, "learning_rate": 0.0, "method": "grpo"}),
+    "walking": (ToyEnvironment, WALKING),
+    "uneven walking": (OneTurnOnTheSecondProcess, WALKING),
 }
 QUICK = ("equal", "uneven", "still")
 
@@ -94,3 +97,6 @@ if __name__ == "__main__":
     build_model(build_tokenizer()).save_pretrained(target / f"policy{os.environ['RANK']}")
     for name in sys.argv[2:]:
         run(target, name, *RUNS[name])
+    if "walking" in sys.argv[2:]:
+        own = {"policy": target / f"policy{os.environ['RANK']}", "parts": {"eval_dataset": toy_dataset(5)}}
+        torch.save(make_trainer(target / "evaluated", **own).evaluate(), target / f"evaluated_{os.environ['RANK']}.pt")

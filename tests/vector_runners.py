@@ -9,7 +9,6 @@ import torch
 from fakes.tables import config
 from method_vectors import Case, flag, identity_columns, matrix, padded, ragged, real
 
-from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
     cosine,
@@ -36,9 +35,9 @@ from alignopsd_trl.methods.align_opsd.spans import (
     random_segment,
     segment,
 )
+from alignopsd_trl.methods.grpo import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.rollout.reading import parse_response
-from alignopsd_trl.scoring.packing import Packed
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Packed, Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits
 from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch
 
@@ -355,14 +354,14 @@ def credited(
     shared = allocate(
         found.evidence, found.tokens, rollout, rollout if span is None else span, params["credit_temperature"]
     )
-    weights = turn_weights(shared.density, found.tokens, rollout, advantage, params["mixing"], box)
+    weight, projected = turn_weights(shared.density, found.tokens, rollout, advantage, params["mixing"], box)
     return computed | {
         "span_budget": shared.budget,
         "turn_share": shared.share,
         "raw_density": shared.density,
-        "projected_density": weights.projected,
-        "turn_weight": weights.weight,
-        "token_advantage": token_advantages(advantage * weights.weight, mask),
+        "projected_density": projected,
+        "turn_weight": weight,
+        "token_advantage": token_advantages(advantage * weight, mask),
     }
 
 

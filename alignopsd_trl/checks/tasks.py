@@ -6,21 +6,20 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.common.progress import cut
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.base import Failure, Opening, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
+from alignopsd_trl.rollout.conversations import check_template
 from alignopsd_trl.rollout.episode import SiblingsDiffer, check_openings, episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import require_tools
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.rollout.trial import check_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,6 +29,24 @@ SIBLINGS = 4
 FAILED_RESET = "failed reset"
 FATAL = ("siblings", "reset", "random numbers")
 """Findings of these kinds end any run; others cost episodes or learning."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem that would harm a run.
+
+    Args:
+        about: the kind of problem, in a word or two.
+        text: the observation, and its remedy.
+        ruins: whether it spoils a run; else it is only worth a look.
+    """
+
+    about: str
+    text: str
+    ruins: bool = True
+
+    def __str__(self) -> str:
+        return f"{'WRONG' if self.ruins else 'look '} {self.about}: {self.text}"
 
 
 def refuse_given(columns: Iterable[str], where: str) -> None:
@@ -157,9 +174,9 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
         )
 
 
-def seeded(batch: ValidatedBatch, row: Mapping[str, Any], round_number: int = 0, sibling: int = 0) -> dict[str, Any]:
+def seeded(batch: ValidatedBatch, row: Mapping[str, Any], sibling: int = 0) -> dict[str, Any]:
     """Returns a row with its seeds, as `reset` gets it in training."""
-    seeds = episode_seeds(row["task_id"], round_number, sibling)
+    seeds = episode_seeds(row["task_id"], 0, sibling)
     dynamics = {"dynamics_seed": seeds.dynamics_seed} if batch.takes_dynamics_seed else {}
     return {"seed": seeds.seed, **dynamics, **row}
 
@@ -174,7 +191,6 @@ def check_sessions(
     """Opens one session per episode, all at the same time, and closes them again.
 
     Args:
-        factory: makes the environments.
         episodes: number of episodes that all processes play at once.
         row: the task to which each session is reset.
         time_limit: seconds that one reset may take.

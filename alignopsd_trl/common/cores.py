@@ -17,10 +17,6 @@ KEPT = {TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20, MMAP_THRESHOLD: 32 << 20}
 def threads(environment: Mapping[str, str], cores: int) -> int:
     """Returns the threads of one process: OMP_NUM_THREADS, else its share of the cores. ``accelerate launch`` and
     torchrun set OMP_NUM_THREADS to 1 by themselves; from them a 1 does not count (``--threads 1`` does).
-
-    Args:
-        environment: variables of the process.
-        cores: number of cores that the process may use.
     """
     given = environment.get("OMP_NUM_THREADS", "")
     launched = any(name in environment for name in LAUNCHERS)
@@ -34,9 +30,6 @@ def wait_shortly(environment: MutableMapping[str, str]) -> None:
     millisecond; a spinning thread keeps its core from the awaited one as soon as anything else runs on the machine.
 
     Call it before torch is imported, which loads the library that reads the variable. The user's own value stays.
-
-    Args:
-        environment: variables of the process, changed in place.
     """
     if not _chosen_by_user(environment):
         environment["GOMP_SPINCOUNT"] = SPINS

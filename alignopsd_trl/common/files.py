@@ -89,7 +89,7 @@ def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:
         ValueError: if it is damaged, or holds something else; names the file and the line.
     """
     path = Path(path)
-    return _object(_text(path), path) if path.is_file() else None
+    return _object(path.read_bytes(), path) if path.is_file() else None
 
 
 def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
@@ -100,30 +100,21 @@ def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
         ValueError: if it is damaged; names the file and the line.
     """
     path = Path(path)
-    lines = _text(path).split("\n")[:-1] if path.is_file() else []
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     return [_object(line, path, number) for number, line in enumerate(lines)]
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise _damaged(path, error.object[: error.start].count(b"\n") + 1) from None
-
-
-def _object(text: str, path: Path, before: int = 0) -> dict[str, Any]:
+def _object(text: bytes, path: Path, before: int = 0) -> dict[str, Any]:
     """Returns the JSON object of a text that begins after ``before`` lines of a file."""
+    line = 1
     try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise _damaged(path, before + getattr(error, "lineno", 1)) from None
-    if not isinstance(found, dict):
-        raise _damaged(path, before + 1)
-    return found
-
-
-def _damaged(path: Path, line: int) -> ValueError:
-    return ValueError(f"{path} is damaged at line {line}; move it away to go on without it")
+        if isinstance(found := json.loads(text.decode()), dict):
+            return found
+    except UnicodeDecodeError as error:
+        line = text[: error.start].count(b"\n") + 1
+    except json.JSONDecodeError as error:
+        line = error.lineno
+    raise ValueError(f"{path} is damaged at line {before + line}; move it away to go on without it")
 
 
 @contextmanager

@@ -68,7 +68,6 @@ def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -
 
     Args:
         kind: a dataclass whose fields all have defaults.
-        given: option names and values.
         owner: the owner of the options, such as ``"method 'rlsd'"``, for the message.
 
     Raises:

@@ -21,9 +21,6 @@ class Bar:
     episode needs as many more turns as were played for each ended one.
 
     Args:
-        total: number of episodes.
-        title: text before the bar.
-        disable: show nothing.
         most_turns: limit of an episode's turns.
         beyond: returns a text about the time after these episodes.
         in_flight: returns the number of requests that wait for their response.

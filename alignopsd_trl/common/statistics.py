@@ -180,7 +180,6 @@ def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) 
     Args:
         share: success rate over the episodes, p.
         squares: the mean over tasks of the squared success rate, q.
-        tasks, episodes: their numbers.
     """
     mean, square = (tasks * share + 0.5) / (tasks + 1), (tasks * squares + 0.5) / (tasks + 1)
     alike = tasks * mean * (1 - mean) / max(square - mean**2, 1e-9)

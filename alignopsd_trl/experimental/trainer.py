@@ -15,8 +15,7 @@ from alignopsd_trl.experimental.server import ServerBackend
 from alignopsd_trl.experimental.trl_colocated import ColocatedBackend, sampling_options
 from alignopsd_trl.results.summary import EvaluationResult
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
-from alignopsd_trl.sampling.backend import Backend
-from alignopsd_trl.sampling.snapshot import Snapshot
+from alignopsd_trl.sampling.backend import Backend, Snapshot
 from alignopsd_trl.sampling.trl_engine import push_weights
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.order import EpochSampler

@@ -9,9 +9,8 @@ from typing import Any
 
 from trl import ModelConfig, get_quantization_config
 
-from alignopsd_trl.checks.intended import Intended, check, check_hub
-from alignopsd_trl.checks.model_files import beyond_positions, positions_of
-from alignopsd_trl.checks.settings import changes_nothing
+from alignopsd_trl.checks.intended import Intended, changes_nothing, check, check_hub
+from alignopsd_trl.checks.loading import beyond_positions, positions_of
 from alignopsd_trl.checks.tasks import refuse_stream
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.common.models import resolve_model

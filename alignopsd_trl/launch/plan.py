@@ -19,7 +19,7 @@ from alignopsd_trl.launch.memory import Sampler, encoder_bytes, estimate, gpu_me
 from alignopsd_trl.launch.shapes import backbone, config_of, loading
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.results.card import changed_settings
-from alignopsd_trl.scoring.kv_memory import SHARE
+from alignopsd_trl.scoring.prefix_cache import SHARE
 
 
 def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:

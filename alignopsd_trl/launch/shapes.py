@@ -13,8 +13,7 @@ import torch
 from transformers import AutoConfig
 from trl import ModelConfig, get_peft_config
 
-from alignopsd_trl.checks.loading import model_of
-from alignopsd_trl.checks.quantised import check_quantised
+from alignopsd_trl.checks.loading import check_quantised, model_of
 from alignopsd_trl.common.models import resolve_model, unreadable
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch

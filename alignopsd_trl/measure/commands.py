@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.checks.model_files import check_model_name
+from alignopsd_trl.checks.loading import check_model_name
 from alignopsd_trl.common.command import CommandParser, place
 from alignopsd_trl.common.files import check_folder
 from alignopsd_trl.common.models import SHIPPED_MODELS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
-from alignopsd_trl.sampling.plain import attention_of
+from alignopsd_trl.sampling.loop import attention_of
 from alignopsd_trl.scoring.packing import CACHE_NAME, Packed
 from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
 

@@ -16,8 +16,8 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.compatibility import adapted
 from alignopsd_trl.checks.loading import load_policy
+from alignopsd_trl.checks.trainer import adapted
 from alignopsd_trl.common.models import end_ids
 from alignopsd_trl.common.options import as_type
 from alignopsd_trl.config import AlignOPSDConfig
@@ -39,8 +39,8 @@ from alignopsd_trl.rollout.reading import reader_for
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
-from alignopsd_trl.sampling.plain import PLAIN, plain_sampler, shares_prompts
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.sampling.loop import PLAIN, plain_sampler, shares_prompts
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.skills import load_skills, skill_source

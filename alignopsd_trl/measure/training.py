@@ -13,8 +13,7 @@ from alignopsd_trl.measure.metrics import NAMES, agreement
 from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
 from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods.grpo import outcome
-from alignopsd_trl.rollout.monte_carlo.advantages import counted, measured, rows_of
-from alignopsd_trl.rollout.monte_carlo.plan import tasks_that_differ
+from alignopsd_trl.rollout.monte_carlo.rollouts import counted, measured, rows_of, tasks_that_differ
 from alignopsd_trl.training.round import Round, RoundCallback
 
 

@@ -3,18 +3,23 @@
 | file | rows |
 | --- | --- |
 | `grpo` | grpo |
-| `skill_rows` | vanilla, skill_prompt, skill_grpo |
-| `opsd` | opsd, grpo_opsd |
-| `distillation` | sdar, skill_sd |
+| `baseline` | vanilla, skill_prompt, skill_grpo |
+| `distillation` | sdar, skill_sd, opsd, grpo_opsd |
 | `gap_weights` | rlsd, step_opsd, agent_opsd |
-| `state_credit` | gigpo, hgpo, graphgpo, gagpo |
-| `monte_carlo` | monte_carlo |
+| `state_credit` | gigpo, hgpo, graphgpo, gagpo, monte_carlo |
 | `align_opsd/` | align_opsd and, by its options, the paper's ablations |
 """
 
-from alignopsd_trl.methods.base import Credit, Method, Teacher
-from alignopsd_trl.methods.contract import MethodError, checked_credit
-from alignopsd_trl.methods.registry import get_method, method_names, register
+from alignopsd_trl.methods.base import (
+    Credit,
+    Method,
+    MethodError,
+    Teacher,
+    checked_credit,
+    get_method,
+    method_names,
+    register,
+)
 
 __all__ = [
     "Credit",

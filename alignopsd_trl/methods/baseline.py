@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from alignopsd_trl.common.options import as_mapping, read_options
-from alignopsd_trl.methods.advantages import token_advantages
-from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage
+from alignopsd_trl.methods.base import Credit, Teacher, register
+from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, token_advantages
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ def credit_of(
             actions.
         shaped: ``(M,)`` or ``(M, L)``, the method's own advantages. `checked_credit` records their mean over each
             turn's tokens as ``advantage``.
-        metrics, trace: further metrics, and columns of the records.
         gap: ``(M, L)``, recorded token by token.
     """
     residual = {} if found.residual is None else {"residual": found.residual}
@@ -86,7 +84,6 @@ def token_gaps(batch: TurnBatch, **gaps: torch.Tensor | None) -> dict[str, list[
     """Makes the columns ``token_<name>_gaps`` of a trace.
 
     Args:
-        batch: M turns.
         gaps: ``(M, L)`` log-prob of each sampled token under a privileged view less the student's, in nats.
 
     Returns:
@@ -99,3 +96,38 @@ def token_gaps(batch: TurnBatch, **gaps: torch.Tensor | None) -> dict[str, list[
             parts = gap[mask].half().cpu().split(mask.sum(1).tolist())
             columns[f"token_{name}_gaps"] = [part.numpy() if len(part) else None for part in parts]
     return columns
+
+
+# Rows without a credit of their own: the initial policy, without and with skills, and GRPO with skills
+
+
+@register
+class Vanilla(Baseline):
+    """The initial weights, evaluated without skills. Nothing is trained. Confidence: high."""
+
+    name = "vanilla"
+    trains = False
+
+
+@register
+class SkillPrompt(Vanilla):
+    """Vanilla's weights, evaluated with skills: a starred row of the paper's table. Confidence: high."""
+
+    name = "skill_prompt"
+    skills_in_evaluation = True
+
+
+@register
+class SkillGRPO(Baseline):
+    """GRPO's objective on skill-conditioned rollouts.
+
+    Contexts: skill in the rollout prompt, hence in every context that the loss evaluates, the reference included; no
+    teacher. The table's two rows are one checkpoint: Skill-GRPO is evaluated without skills (the default here),
+    Skill-GRPO* with them (`evaluate --skills`).
+
+    Source: the baselines' release, which puts the skill in front of every observation; ours fills the template's slot.
+    Confidence: high.
+    """
+
+    name = "skill_grpo"
+    skills_in_rollout = True

@@ -1,4 +1,4 @@
-"""SDAR and Skill-SD, which add a distillation loss on the sampled tokens to GRPO.
+"""SDAR and Skill-SD, which add a distillation loss on the sampled tokens to GRPO, and OPSD, which also does without it.
 
 The teacher is the privileged view of the snapshot, scored once per batch and detached. The loss is computed on the live
 log-probs of TRL's own forward.
@@ -7,15 +7,14 @@ log-probs of TRL's own forward.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from alignopsd_trl.common.options import Size, option
-from alignopsd_trl.methods.base import Credit, Teacher
+from alignopsd_trl.common.options import Count, Size, option
+from alignopsd_trl.methods.base import Credit, Teacher, register
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_gaps, token_mean
-from alignopsd_trl.methods.objectives import gated_loss, weighted_k3_loss
-from alignopsd_trl.methods.registry import register
+from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss, weighted_k3_loss
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -104,3 +103,128 @@ class SkillSD(Distillation):
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
         return weighted_k3_loss(log_probs, targets["teacher"], old_log_probs)
+
+
+# OPSD: on-policy self-distillation from the privileged view, alone or beside GRPO
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyOptions:
+    """Options of the form that compares whole distributions."""
+
+    vocabulary_coefficient: Size = option(1.0, "Weight of form='vocabulary'.")
+    vocabulary_size: Count = option(
+        50,
+        "form='vocabulary': the teacher's likeliest tokens that are compared at each position, "
+        "renormalised (50 in the runs of OPSD's authors).",
+    )
+    divergence_beta: Size = option(0.5, "form='vocabulary': 0 is KL(teacher || student), 1 is KL(student || teacher).")
+    divergence_temperature: Size = option(1.1, "form='vocabulary': divides the logits of both views.")
+
+
+@dataclass(frozen=True)
+class GRPOOPSDOptions(VocabularyOptions, AuxiliaryOptions):
+    form: Literal["sampled_token", "constant_gate", "vocabulary"] = option(
+        "sampled_token",
+        "'sampled_token': OPSD's objective beside GRPO's. 'constant_gate': the release behind the "
+        "published ALFWorld, WebShop and 7B cells, a gate of 1/2 from whose gradient the teacher cancels out. "
+        "'vocabulary': the main form of OPSD's authors beside GRPO's; no figure of the table used it.",
+    )
+
+    @property
+    def gate_beta(self) -> float:
+        """A gate of this slope is 1/2."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class OPSDOptions(VocabularyOptions):
+    form: Literal["sampled_token", "gated", "vocabulary"] = option(
+        "sampled_token",
+        "'sampled_token': the objective as the paper describes it. 'gated': what the release behind the "
+        "published OPSD rows ran, SDAR's loss without a policy loss. 'vocabulary': the main form of OPSD's own "
+        "authors, a divergence over the teacher's likeliest tokens; no figure of the table used it.",
+    )
+    sampled_coefficient: Size = option(1.0, "Weight of form='sampled_token'; alone, it only scales the learning rate.")
+    gated_coefficient: Size = option(0.01, "Weight of form='gated' (0.01 in the published rows).")
+    gate_beta: Size = option(5.0, "Slope of the gate (5 in the published rows).")
+
+    @property
+    def coefficient(self) -> float:
+        """Weight of a form that compares sampled tokens."""
+        return self.gated_coefficient if self.form == "gated" else self.sampled_coefficient
+
+
+@register
+class GRPOOPSD(Distillation):
+    """GRPO plus 0.01 times OPSD's loss.
+
+    Objective: L_clip(A) + 0.01 Agg(-sg(rho (l+ - l)) l). ``form="constant_gate"``: L_clip(A) + 0.01 Agg((l+ - l) / 2),
+    whose gradient does not contain the teacher: zero in expectation on-policy, weak self-imitation later in a batch.
+    ``form="vocabulary"``: L_clip(A) + ``vocabulary_coefficient`` times the divergence of `OPSD`'s form of that name.
+
+    Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher and rho.
+
+    Source: the joint objective as the paper describes it; coefficient and constant gate from SDAR's release.
+    Confidence: release form high; that its coefficient suits the sampled-token form is inferred; which form the
+    published 3B Search-QA cells used is unknown.
+    """
+
+    name = "grpo_opsd"
+    Options = GRPOOPSDOptions
+
+    def __init__(self, config: AlignOPSDConfig):
+        super().__init__(config)
+        self.compares_vocabularies = self.options.form == "vocabulary"
+        if self.compares_vocabularies:
+            self.kept_logits, self.auxiliary_weight = self.options.vocabulary_size, self.options.vocabulary_coefficient
+
+    def with_teacher(self, credit: Credit, batch: TurnBatch, teacher: Teacher) -> Credit:
+        """As in `Distillation`. If whole distributions are compared, the targets are the teacher's likeliest tokens and
+        their logits."""
+        if not self.compares_vocabularies:
+            return super().with_teacher(credit, batch, teacher)
+        found = teacher.vocabulary(batch, self.options.vocabulary_size)
+        credit.targets["vocabulary_ids"], credit.targets["teacher"] = found
+        return credit
+
+    def auxiliary(
+        self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
+    ) -> torch.Tensor:
+        options, teacher = self.options, targets["teacher"]
+        if self.compares_vocabularies:
+            beta, temperature = options.divergence_beta, options.divergence_temperature
+            return divergence_loss(targets["vocabulary"], teacher, beta, temperature)
+        if options.form == "sampled_token":
+            return sampled_token_loss(log_probs, teacher, old_log_probs)
+        return gated_loss(log_probs, teacher, options.gate_beta)
+
+
+@register
+class OPSD(GRPOOPSD):
+    """Distillation alone: no reward, no policy loss (c_pg = 0).
+
+    Objective (``form="sampled_token"``): the token mean of -sg(rho (l+ - l)) l, rho = exp(l - l_old); on-policy its
+    expected gradient is that of KL(student || teacher). ``form="gated"``: the token mean of
+    sg(sigmoid(5 (l+ - l))) (l+ - l), coefficient 0.01; the published figures come from this one, together with a KL to
+    the reference and an entropy bonus of the same order (set ``beta`` and ``entropy_coef`` for them).
+
+    ``form="vocabulary"``: the token mean of beta KL(teacher || M) + (1 - beta) KL(student || M), M = (1 - beta) student
+    + beta teacher, over the teacher's 50 likeliest tokens, both renormalised, at temperature 1.1. It needs the logits
+    of both views: one more forward in scoring and one in the update.
+
+    Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher, rho and the gate. The
+    teacher is the snapshot that made the rollouts, as in all rows here; OPSD's authors keep the initial weights
+    (``teacher_model_kind="base"``).
+
+    Source: OPSD (arXiv 2601.18734), its main form and its sampled-token option; the gated form from SDAR's release.
+    Confidence: high for the formulas; that the published rows used the gated form, high.
+    """
+
+    name = "opsd"
+    Options = OPSDOptions
+    policy_weight = 0.0
+
+    def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
+        credit = Credit(torch.zeros_like(batch.policy_mask, dtype=torch.float32))
+        return self.with_teacher(credit, batch, teacher)

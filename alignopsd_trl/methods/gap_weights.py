@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from alignopsd_trl.common.options import Count, Size, option
-from alignopsd_trl.methods.base import Credit, Teacher
+from alignopsd_trl.methods.base import Credit, Teacher, register
 from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import OutcomeAdvantage, outcome
 from alignopsd_trl.methods.objectives import (
@@ -26,7 +26,6 @@ from alignopsd_trl.methods.objectives import (
     success_rate,
     turn_mean,
 )
-from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import log_softmax
 
-from alignopsd_trl.methods.advantages import EPSILON, segment_sum
 from alignopsd_trl.methods.align_opsd.rectification import gate
 from alignopsd_trl.methods.align_opsd.rectification import gated_loss as alignment_loss
+from alignopsd_trl.methods.grpo import EPSILON, segment_sum
 from alignopsd_trl.turns import Groups
 
 MAX_LOG_IMPORTANCE = 10.0
@@ -63,7 +63,6 @@ def divergence_loss(
     Args:
         logits, teacher_logits: ``(..., V)`` of the same V tokens: all of them, or the teacher's likeliest.
         beta: 0 is KL(teacher || student), 1 is KL(student || teacher).
-        temperature: divides both logits.
 
     Returns:
         ``(...)``.
@@ -104,7 +103,6 @@ def bounded_weight(advantage: torch.Tensor, evidence: torch.Tensor, band: float,
     The sign gives a failed rollout's token more weight where the teacher *disprefers* it.
 
     Args:
-        advantage: ``(M,)``.
         evidence: ``(M,)`` or ``(M, L)`` gaps.
     """
     exponent = advantage.sign().reshape(-1, *[1] * (evidence.ndim - 1)) * evidence
@@ -139,7 +137,6 @@ def equalise_steps(
     Args:
         token_advantage: ``(M, L)``.
         mask: ``(M, L)`` bool.
-        groups: of the turns.
 
     Returns:
         ``(M, L)``, 0 outside the mask.
@@ -172,7 +169,6 @@ def belief_recursion(
     Args:
         evidence: ``(M,)`` sums of the gap over each turn.
         prior: ``(M,)`` B_0, inside (0, 1).
-        groups: of the turns.
     """
     table, place = _turn_table(evidence, groups), (groups.rollout, groups.position)
     for column in range(1, table.size(1)):

@@ -1,6 +1,6 @@
-"""Turn credit from the states that the rollouts of a task share: four methods without a teacher, and their formulas.
+"""Turn credit without a teacher: four methods from the states that the rollouts of a task share, and Monte Carlo's.
 
-The methods use no skill and no further forward pass, and are beyond the paper's table. All values are float64 ``(M,)``
+The four use no skill and no further forward pass, and are beyond the paper's table. All values are float64 ``(M,)``
 and without gradient. A state is the observation before a turn. Turns are never grouped by their number: where the
 policy decides when to stop, only some rollouts reach a late turn.
 """
@@ -12,13 +12,20 @@ from dataclasses import dataclass
 
 import torch
 
-from alignopsd_trl.common.options import Count, Share, Size, option
-from alignopsd_trl.methods.advantages import RESOLUTION, normalise, segment_sum
-from alignopsd_trl.methods.base import Credit, Teacher
+from alignopsd_trl.common.options import Count, PositiveCount, Share, Size, option
+from alignopsd_trl.methods.base import Credit, Teacher, register
 from alignopsd_trl.methods.baseline import Baseline, credit_of
-from alignopsd_trl.methods.grpo import OutcomeAdvantage, imitated, outcome
+from alignopsd_trl.methods.grpo import (
+    EPSILON,
+    RESOLUTION,
+    OutcomeAdvantage,
+    deviation,
+    imitated,
+    normalise,
+    outcome,
+    segment_sum,
+)
 from alignopsd_trl.methods.objectives import discounted_returns
-from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import Groups, TurnBatch, number_rows
 
 START = 0
@@ -161,7 +168,6 @@ def _credit(
         shaped: ``(M,)`` the method's advantage of each turn.
         steps: ``(M,)`` the part of it that comes from the comparison, for the records.
         state: ``(M,)`` int64; turns of equal numbers start in the same state.
-        trace: further columns of the records, ``(M,)`` each.
     """
     shaped = imitated(batch, shaped.masked_fill(batch.groups.siblings < 2, 0.0))
     shared = torch.bincount(state)[state] > 1
@@ -300,3 +306,44 @@ class GAGPO(Baseline):
         steps = generalised_advantage(reward, values, groups, options.gamma, options.gae_lambda)
         steps = normalise(steps, groups.task, groups.tasks, scale=self.config.scale_rewards == "group")
         return _credit(batch, outcome(batch, self.config), steps, steps, state, {"state_value": values})
+
+
+# Monte Carlo: each turn's advantage from rollouts of the policy, the expensive upper bound of every table
+
+
+@dataclass(frozen=True)
+class MonteCarloOptions:
+    walks: PositiveCount = option(8, "Monte Carlo rollouts a state on average, in groups whose rewards differ.")
+
+
+@register
+class MonteCarlo(Baseline):
+    """A_MC = V(next state) - V(state) on every token of a turn, V the mean reward of Monte Carlo rollouts.
+
+    No skill, no teacher, no encoder; the environment must be deterministic (a function of row, seed and actions), and
+    its own reward must be the only one. Like GRPO's advantage A_MC is divided by the deviation of its group's rewards
+    (``scale_rewards``), so that both are estimates of one gradient on one scale. Costs some 20 to 50 times the rollout.
+
+    Source: VinePPO (Kazemnejad et al., ICML 2025), whose steps are lines of reasoning. Here they are turns, rollouts
+    are pooled over siblings, and values are backed up. Beyond the paper's table.
+    """
+
+    name = "monte_carlo"
+    Options = MonteCarloOptions
+    needs_turn_advantages = True
+
+    def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
+        if batch.turn_advantages is None:
+            raise ValueError(
+                "monte_carlo needs batch.turn_advantages: measure them by rollouts from the batch's states"
+            )
+        found = outcome(batch, self.config)
+        advantage = torch.nan_to_num(batch.turn_advantages.double())
+        if self.config.scale_rewards == "group":
+            groups, once = batch.groups, batch.groups.position == 0
+            centred = normalise(batch.reward.double(), groups.task, groups.tasks, once, scale=False)
+            advantage = advantage / (deviation(centred, groups.task, groups.tasks, once.double()) + EPSILON)
+        metrics = (
+            {"credit/measured_share": float(batch.turn_advantages.isfinite().double().mean())} if len(batch) else {}
+        )
+        return credit_of(batch, found, advantage, metrics, {"monte_carlo": batch.turn_advantages})

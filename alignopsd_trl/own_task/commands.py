@@ -19,7 +19,6 @@ from alignopsd_trl.own_task.options import ASKED, LIST, SCRIPTED, SKILLED_SHARE,
 from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
-    from alignopsd_trl.own_task.playing import Actor
     from alignopsd_trl.own_task.task import Task
 
 TASK = "a module with suite(), its file or folder, MODULE:CLASS of a TRL class, or the address of an OpenEnv server"
@@ -89,13 +88,14 @@ def check(argv: Sequence[str]) -> int:
         here = ("task", "environment_options", "rows", "play", "model")
         options = {name: value for name, value in vars(given).items() if name not in here}
         task = _task(given)
-        report = check_task(task, tokenizer=_tokenizer(given.model, task), stage=_say, **options)
+        report = check_task(
+            task,
+            tokenizer=_tokenizer(given.model, task),
+            stage=lambda stage: print(f"alignopsd check: {stage}", file=sys.stderr, flush=True),
+            **options,
+        )
         print(report.told())
     return int(report.ruined)
-
-
-def _say(stage: str) -> None:
-    print(f"alignopsd check: {stage}", file=sys.stderr, flush=True)
 
 
 def demonstrate(argv: Sequence[str]) -> None:
@@ -115,13 +115,22 @@ def demonstrate(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     parser.at_least(given, LEAST)
     with reported("alignopsd demonstrate", quietly=True, resumes=None), setup():
-        _check_file(given.output)
+        if given.output.is_dir():
+            raise ValueError(f"--output {path_as_given(given.output)} is a folder; name a file")
+        check_folder(str(given.output.parent), "output")
+        refuse([given.output], "demonstrate")
         from alignopsd_trl.own_task.demonstrations import demonstrate, write_demonstrations
+        from alignopsd_trl.own_task.playing import Endpoint, scripted
 
         task = _task(given)
+        if given.endpoint is None:
+            actor = scripted(task.name, given.player, given.seed)
+        else:
+            prompt, tokens = task.suite.factory().prompt, task.limit("max_completion_length")
+            actor = Endpoint(given.endpoint, given.endpoint_model, prompt, given.temperature, tokens)
         found = demonstrate(
             task,
-            _actor(task, given),
+            actor,
             episodes=given.episodes or (ASKED if given.endpoint else SCRIPTED),
             seed=given.seed,
             tokenizer=_tokenizer(given.model, task),
@@ -193,23 +202,7 @@ def _task(given: argparse.Namespace) -> Task:
     return find_task(given.task, environment_options(given.environment_options), given.rows)
 
 
-def _actor(task: Task, given: argparse.Namespace) -> Actor:
-    from alignopsd_trl.own_task.players import Endpoint, scripted
-
-    if given.endpoint is None:
-        return scripted(task.name, given.player, given.seed)
-    tokens = task.limit("max_completion_length")
-    return Endpoint(given.endpoint, given.endpoint_model, task.suite.factory().prompt, given.temperature, tokens)
-
-
 def _tokenizer(model: str | None, task: Task) -> Any:
     from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer
 
     return known_tokenizer(model or task.start.model)
-
-
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise ValueError(f"--output {path_as_given(path)} is a folder; name a file")
-    check_folder(str(path.parent), "output")
-    refuse([path], "demonstrate")

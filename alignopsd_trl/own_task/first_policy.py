@@ -51,7 +51,7 @@ def first_policy(
             )
         from alignopsd_trl.launch.arguments import parse
         from alignopsd_trl.own_task.demonstrations import demonstrate
-        from alignopsd_trl.own_task.players import scripted
+        from alignopsd_trl.own_task.playing import scripted
         from alignopsd_trl.own_task.task import find_task
         from alignopsd_trl.own_task.warm_start.warm_start import known_tokenizer, report, sample, warm_start
 

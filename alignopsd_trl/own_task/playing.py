@@ -1,22 +1,37 @@
-"""Plays episodes without a policy: by a scripted player, an endpoint, or at random."""
+"""Plays episodes without a policy, and the players: a scripted one, an endpoint, or chance."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
+import random
+import re
 import time
+import typing
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
+
+import httpx
 
 from alignopsd_trl.checks.tasks import check_sessions, seeded
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
-from alignopsd_trl.environments.adapters.calls import message_of
-from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
+from alignopsd_trl.environments.adapters.actions import declared_fields
+from alignopsd_trl.environments.adapters.calls import Call, message_of
+from alignopsd_trl.environments.adapters.openenv import Situation as AtServer
+from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signature_of
+from alignopsd_trl.environments.adapters.tools import tools_of
+from alignopsd_trl.environments.base import Failure, Opening, Prompt, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
+from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.rollout.episode import SkillSource, no_skills, skill_of
+from alignopsd_trl.rollout.renderer import messages_of
+from alignopsd_trl.rollout.renderer import tools_of as schemas_in
 
 SLOTS, SECONDS = 16, 60.0  # episodes played at once; most of one call of the environment
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
@@ -207,3 +222,192 @@ def native_message(response: str) -> tuple[dict[str, Any], bool]:
 def playing(environment: Any) -> Any:
     """Returns the object that a player may read: the user's own for an adapted class, else the environment."""
     return getattr(environment, "environment", None) or environment
+
+
+# Players: a scripted player, an OpenAI-compatible endpoint, and random play
+
+
+Play = Callable[..., str]
+"""``(view, environment, skill, draw) -> response``: the whole response of a policy, reasoning trace and action. It may
+read ``environment``; ``skill`` is empty if the prompt shows none; ``draw`` is a `random.Random`."""
+
+
+class PlayerError(ValueError):
+    """Raised for a player that can't be used."""
+
+
+def scripted(task: str, spec: str | None, seed: int = 0) -> Scripted:
+    """Returns the scripted player ``MODULE:FUNCTION``; by default ``<task>_player:play``.
+
+    Raises:
+        PlayerError: if there is no such function.
+    """
+    module, colon, name = (spec or f"{task}_player:play").partition(":")
+    if not colon or not name:
+        raise PlayerError(f"--player {spec!r} must be MODULE:FUNCTION, such as {task}_player:play")
+    found = getattr(find_module(module), name, None)
+    if not callable(found):
+        raise PlayerError(
+            f"there is no function {name!r} in a module {module!r}: write play(view, environment, skill, draw), which "
+            "returns a response, or let a model play with --endpoint URL"
+        )
+    return Scripted(found, random.Random(seed))
+
+
+@dataclass
+class Scripted:
+    """Calls a scripted player for each situation.
+
+    Raises:
+        PlayerError: if it raises or returns no text.
+    """
+
+    function: Play
+    draw: random.Random
+
+    def __call__(self, situations: Sequence[Situation]) -> list[Answer]:
+        return [self._answer(one) for one in situations]
+
+    def _answer(self, asked: Situation) -> Answer:
+        name = getattr(self.function, "__name__", "player")
+        try:
+            response = self.function(asked.view, environment=asked.environment, skill=asked.skill, draw=self.draw)
+        except Exception as error:  # the user's code may raise anything
+            frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+            place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+            raise PlayerError(
+                f"the scripted player {name} failed with {type(error).__name__}: {error}{place}; the task was "
+                f"{asked.view.task_text!r:.80}"
+            ) from error
+        if not isinstance(response, str) or not response.strip():
+            raise PlayerError(f"the scripted player {name} returned {response!r:.80}; return the response as a str")
+        return Answer(response)
+
+
+@dataclass
+class Endpoint:
+    """Calls an OpenAI-compatible server (``POST URL/chat/completions``) for each situation, several at once. The key
+    comes from ``OPENAI_API_KEY``.
+
+    Raises:
+        ValueError: if the server can't be reached, returns an error, or returns no completion.
+    """
+
+    url: str
+    model: str
+    prompt: Prompt
+    temperature: float = 1.0
+    max_tokens: int = 512
+    timeout: float = 120.0
+
+    def __call__(self, situations: Sequence[Situation]) -> list[Answer]:
+        key = os.environ.get("OPENAI_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        with httpx.Client(timeout=self.timeout, headers=headers) as client, ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda one: self._answer(client, one), situations))
+
+    def _answer(self, client: httpx.Client, asked: Situation) -> Answer:
+        shown = self.prompt.render(asked.view, asked.skill)
+        messages = _as_sent(messages_of(shown))
+        body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": self.temperature}
+        body |= {"max_tokens": self.max_tokens} | ({"tools": schemas_in(shown)} if schemas_in(shown) else {})
+        try:
+            reply = client.post(f"{self.url.rstrip('/')}/chat/completions", json=body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ValueError(
+                f"endpoint {self.url} can't be reached, or broke off ({type(error).__name__}: {error}); start it, or "
+                "correct the address"
+            ) from error
+        if reply.status_code != 200:
+            raise ValueError(f"endpoint {self.url} answered {reply.status_code}: {reply.text:.200}")
+        try:
+            return Answer(_said(reply.json()["choices"][0]["message"]))
+        except MALFORMED as error:
+            raise ValueError(
+                f"endpoint {self.url} answered with no chat completion: {reply.text!r:.120}; is it the address of an "
+                "OpenAI-compatible server, up to /v1?"
+            ) from error
+
+
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading an answer that is not as asked may raise."""
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """Returns a completion's message as a policy would write it."""
+    calls = [_as_python(one["function"]) for one in message.get("tool_calls") or ()]
+    thinking, content = (message.get(name) or "" for name in ("reasoning_content", "content"))
+    said = "<think>\n" + thinking.strip() + "\n</think>\n" + content if thinking else content
+    return "\n".join(filter(None, [said, *calls]))
+
+
+def _as_sent(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages as OpenAI's API takes them: calls with names and arguments in JSON, results under the same
+    names."""
+    names: list[str] = []
+    for number, one in enumerate(messages):
+        if calls := one.get("tool_calls"):
+            names = [f"call_{number}_{place}" for place in range(len(calls))]
+            functions = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in calls]
+            sent = zip(names, functions, strict=True)
+            one["tool_calls"] = [{"id": name, "type": "function", "function": function} for name, function in sent]
+        elif one["role"] == "tool" and names:
+            one["tool_call_id"] = names.pop(0)
+    return list(messages)
+
+
+def _as_python(function: dict[str, Any]) -> str:
+    """Returns a call of an endpoint's answer in the form of players; what can't be read stays as it is."""
+    try:
+        call = str(Call(function["name"], (), json.loads(function["arguments"] or "{}")))
+    except ValueError:
+        call = f"{function['name']}({function['arguments']})"
+    return f"<action>{call}</action>"
+
+
+@dataclass
+class AtRandom:
+    """Plays at random: takes an offered action, calls a tool, fills an action's fields with values of their types, or
+    writes a word."""
+
+    draw: random.Random
+
+    def __call__(self, situations: Sequence[Situation]) -> list[Answer]:
+        return [self._answer(one) for one in situations]
+
+    def _answer(self, asked: Situation) -> Answer:
+        context = asked.view.context
+        if asked.view.admissible:
+            action = self.draw.choice(asked.view.admissible)
+        elif isinstance(context, Dialogue) and (tools := tools_of(asked.environment)):
+            action = self._call(self.draw.choice(tools), asked)
+        elif isinstance(context, AtServer) and context.form.fields:
+            action = json.dumps(self._filled(context.form.fields, asked))
+        elif schemas := [one["function"] for one in getattr(context, "tools", ()) if isinstance(one, Mapping)]:
+            chosen = self.draw.choice(schemas)
+            action = str(Call(chosen["name"], (), self._filled(declared_fields(chosen.get("parameters") or {}), asked)))
+        else:
+            action = self._word(asked)
+        return Answer(f"<action>{action}</action>", action)
+
+    def _call(self, tool: Callable, asked: Situation) -> str:
+        parameters = signature_of(tool).parameters.values()
+        needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+        arguments = (f"{one.name}={self._value(one.annotation, asked)!r}" for one in needed)
+        return f"{name_of(tool)}({', '.join(arguments)})"
+
+    def _filled(self, fields: Mapping[str, tuple[Any, bool, str]], asked: Situation) -> dict[str, Any]:
+        needed = [name for name, (_, required, _) in fields.items() if required] or fields
+        return {name: self._value(fields[name][0], asked) for name in needed}
+
+    def _value(self, kind: Any, asked: Situation) -> Any:
+        if typing.get_origin(kind) is Literal:
+            return self.draw.choice(typing.get_args(kind))
+        if typing.get_origin(kind) is list:
+            return [self._value((*typing.get_args(kind), str)[0], asked)]
+        values = {bool: self.draw.random() < 0.5, int: self.draw.randrange(10), float: self.draw.random()}
+        return values.get(kind, self._word(asked))
+
+    def _word(self, asked: Situation) -> str:
+        words = re.findall(r"\w+", f"{asked.view.task_text} {asked.view.observation}")
+        return self.draw.choice(words) if words else "a"

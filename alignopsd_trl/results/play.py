@@ -19,13 +19,13 @@ from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environme
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.results.summary import EvaluationResult, Outcome, summarise
+from alignopsd_trl.rollout.conversations import check_template, notes_of
 from alignopsd_trl.rollout.episode import SkillSource, episode_seeds, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.rollout.trial import check_template, notes_of
 from alignopsd_trl.runs.health import RunStopped, Tally
-from alignopsd_trl.sampling.plain import plain_sampler
+from alignopsd_trl.sampling.loop import plain_sampler
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:

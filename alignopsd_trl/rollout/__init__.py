@@ -1,3 +1,3 @@
-"""Multi-turn rollouts: `player` plays episodes side by side, `driver` resumes each as soon as it can go on, `prompting`
-makes the prompt of each turn with the model's chat template (`prompts`, `conversations`), a `sampler` samples the
-response, and `reading` takes thinking and action out of it."""
+"""Multi-turn rollouts: `player` plays episodes side by side and makes the prompt of each turn with the model's chat
+template (`renderer`, `conversations`), `driver` resumes each as soon as it can go on, a `sampler` samples the response,
+and `reading` takes thinking and action out of it."""

@@ -63,7 +63,6 @@ class Lockstep:
     """A [`BatchSampler`] as a [`Sampler`]: one batch for all episodes of all processes.
 
     Args:
-        sampler: samples the batches.
         agree: all-reduces the maximum of a number.
         filler: makes a prompt for processes with fewer live episodes, since sampling may run collectives.
     """

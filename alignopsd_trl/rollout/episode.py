@@ -71,6 +71,19 @@ class Episode:
         elif self.passed >= limit:
             self.trajectory.stop = StopReason.TURN_LIMIT
 
+    def end(self, ending: Ending) -> None:
+        trajectory = self.trajectory
+        for number, reward in ending.turn_rewards.items():
+            trajectory.turns[number].reward += reward
+        trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
+        trajectory.won = trajectory.won if ending.won is None else ending.won
+        trajectory.score = trajectory.score if ending.score is None else ending.score
+        if trajectory.turns:
+            last = trajectory.turns[-1]
+            last.reward += ending.reward
+            last.metrics = {**last.metrics, **ending.metrics}
+            last.info = {**last.info, **ending.info, **ending.metrics}
+
     def fail(self, failure: Failure, environment: str) -> None:
         self.trajectory.stop = StopReason.ENVIRONMENT_ERROR
         task = self.trajectory.row.get("task_id", self.trajectory.task)
@@ -179,20 +192,7 @@ def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -
         if isinstance(ending, Failure):
             episode.fail(ending, environments.name)
         elif ending is not None:
-            _give(episode.trajectory, ending)
-
-
-def _give(trajectory: Trajectory, ending: Ending) -> None:
-    for number, reward in ending.turn_rewards.items():
-        trajectory.turns[number].reward += reward
-    trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
-    trajectory.won = trajectory.won if ending.won is None else ending.won
-    trajectory.score = trajectory.score if ending.score is None else ending.score
-    if trajectory.turns:
-        last = trajectory.turns[-1]
-        last.reward += ending.reward
-        last.metrics = {**last.metrics, **ending.metrics}
-        last.info = {**last.info, **ending.info, **ending.metrics}
+            episode.end(ending)
 
 
 class SiblingsDiffer(ValueError):
@@ -235,7 +235,6 @@ def check_first_prompt(trajectory: Trajectory, prompt: str, first: dict[tuple[st
 
     Args:
         first: the prompt of each task and skill, which is added where it is missing.
-        name: of the environment.
 
     Raises:
         SiblingsDiffer: if not; the message shows two prompts.

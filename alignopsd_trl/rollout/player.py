@@ -10,14 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Reply, Step, Wishes
+from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Rendered, Reply, Step, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
+from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
 from alignopsd_trl.rollout.episode import (
     TOO_LONG,
@@ -25,15 +28,15 @@ from alignopsd_trl.rollout.episode import (
     Known,
     SiblingsDiffer,
     SkillSource,
+    check_first_prompt,
     episode_seed,
     episodes_of,
     finish_episodes,
     no_skills,
     open_episodes,
 )
-from alignopsd_trl.rollout.prompting import Prompting
 from alignopsd_trl.rollout.reading import Reader, reader_for
-from alignopsd_trl.rollout.renderer import Renderer
+from alignopsd_trl.rollout.renderer import Renderer, Shown, text_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
@@ -58,11 +61,7 @@ class Player:
     Args:
         environments: from `alignopsd_trl.environments.batch.open_batch`. Episodes beyond its slots wait until those
             before them have ended.
-        renderer: makes token ids of views.
         sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
-        tokenizer: decodes responses.
-        end_ids: tokens that end a response.
-        skills: returns the privileged text of a task.
         skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
         max_turns: turns after which an episode ends, no more than the environment's own number; by default as the
             renderer's options say, or the environment.
@@ -141,11 +140,7 @@ class Player:
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         draws, slots = draws or [""] * len(rows), self.environments.slots
         asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
-        episodes, known = episodes_of(*asked, slots), Known({}, {})
-        schemas = getattr(self.sampler, "takes_schemas", False)
-        prompting = Prompting(
-            self.renderer, self.end_ids, self.environments, self.skills_in_rollout, self.settings, schemas
-        )
+        episodes, known, prompting = episodes_of(*asked, slots), Known({}, {}), Prompting(self)
         given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
         for first in range(0, self.agree(len(given)), slots):
             part, opened = given[first : first + slots], episodes[first : first + slots]
@@ -237,7 +232,11 @@ class Player:
 
     async def _step(self, episode: Episode, turn: Turn | Reply, queues: Queues) -> None:
         """Answers the environment. A refused request, and one that is not trained, becomes no turn."""
-        answer = turn if isinstance(turn, Reply) else self._reply(turn) if self.renderer.asks else turn.action
+        answer: Any = turn
+        if isinstance(turn, Turn):
+            prompt, response = len(turn.prompt_ids), len(turn.response_ids)
+            told = {"prompt_tokens": prompt, "response_tokens": response, "truncated": turn.truncated}
+            answer = Reply.of(turn.action, **told) if self.renderer.asks else turn.action
         kept = turn if isinstance(turn, Turn) and episode.wishes.trained else None
         step = await result_of(queues.steps.submit(episode.slot, answer))
         if isinstance(step, Failure):
@@ -247,10 +246,6 @@ class Player:
         else:
             long = isinstance(answer, Reply) and answer.error == TOO_LONG
             episode.pass_over(step, StopReason.PROMPT_TOO_LONG if long else StopReason.DONE, self._limit)
-
-    def _reply(self, turn: Turn) -> Reply:
-        prompt, response = len(turn.prompt_ids), len(turn.response_ids)
-        return Reply.of(turn.action, prompt_tokens=prompt, response_tokens=response, truncated=turn.truncated)
 
     def _text(self, ids: Sequence[int]) -> str:
         decode: Any = self.tokenizer.decode
@@ -273,6 +268,133 @@ class Player:
     def _fail(self, episode: Episode, turn: Turn | None, failure: Failure) -> None:
         episode.trajectory.turns += [] if turn is None else [turn]
         episode.fail(failure, self.environments.name)
+
+
+class Prompting:
+    """Makes the next turn of a player's episodes, with its ordinary and its privileged prompt: rendered from views, or
+    continued from a dialogue.
+
+    `Episode.dialogues` holds what a later turn may continue: by turn, the policy's dialogue and the privileged one.
+    """
+
+    def __init__(self, player: Player):
+        self.renderer, self.end_ids, self.environments = player.renderer, player.end_ids, player.environments
+        self.skills_in_rollout, self.settings = player.skills_in_rollout, player.settings
+        self.takes_schemas = getattr(player.sampler, "takes_schemas", False)
+        self._first: dict[tuple[str, str], str] = {}
+
+    def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
+        """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``; an
+        agent's own request gets a refusal.
+
+        Raises:
+            SiblingsDiffer: if siblings opened alike and read different first prompts.
+        """
+        for episode in episodes:
+            episode.wishes = self.renderer.wishes(episode.view(1))
+        turns = [self._asked(one) for one in episodes] if self.renderer.asks else self._made(episodes)
+        for episode, turn in zip(episodes, turns, strict=True):
+            trajectory = episode.trajectory
+            if turn is None:
+                trajectory.stop = StopReason.PROMPT_TOO_LONG
+                trajectory.message = trajectory.message if trajectory.turns else self._too_long(episode)
+            elif isinstance(turn, Turn) and not turn.number and not self.environments.openings_may_differ:
+                check_first_prompt(trajectory, turn.prompt_text, self._first, self.environments.name)
+        return [*turns]
+
+    def _asked(self, episode: Episode) -> Turn | Reply:
+        """Returns the turn of an agent's request, or why there is none."""
+        for name, value in episode.wishes.settings.items():
+            if self.settings.get(name, value) != value:
+                told = f"{name}={value} is not the run's {self.settings[name]}, so that the policy would learn from "
+                told += "what it does not sample; leave it out, or use AgentEnvironment(..., sampling='ignore')"
+                return Reply.of(told, error="unsupported_value")
+        if episode.wishes.schema is not None and not self.takes_schemas:
+            return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
+        try:
+            (turn,) = self._made([episode])
+        except (TemplateError, TypeError, ValueError) as error:
+            return Reply.of(f"the chat template refuses these messages: {error}", error="invalid_value")
+        limit = f"max_prompt_length={self.renderer.max_length}"
+        return turn or Reply.of(f"the prompt has more tokens than {limit}", error=TOO_LONG)
+
+    def _too_long(self, episode: Episode) -> str:
+        """Says how much too long a first prompt is, and what to change."""
+        skill, view = episode.trajectory.skill_text, episode.view(0)
+        bare, whole = map(len, self.renderer.encode([self.renderer.show(view, text) for text in ("", skill)]))
+        share = f", {whole - bare:,} of them the skill's" if skill else ""
+        limit, reserved = self.renderer.options.max_prompt_length, self.renderer.reserved
+        remedy = "lower skill_tokens" if bare <= limit else "shorten what reset() returns"
+        kept = f" less {reserved} for a later text" if reserved else ""
+        return (
+            f"its first prompt has {whole:,} tokens{share}, more than max_prompt_length={limit}{kept}; "
+            f"raise that, or {remedy}"
+        )
+
+    def _made(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        """Renders prompts from views. The later prompts of a conversation continue its first one."""
+        follows = [one.wishes.follows if self.renderer.converses else None for one in episodes]
+        pairs = list(zip(episodes, follows, strict=True))
+        shown = iter(self._show([episode for episode, earlier in pairs if earlier is None]))
+        return [next(shown) if earlier is None else self._go_on(one, earlier) for one, earlier in pairs]
+
+    def _go_on(self, episode: Episode, follows: int) -> Turn | None:
+        last, view = episode.trajectory.turns[follows], episode.view(1)
+        reply = self.renderer.reply(view)
+        dialogues = own, privileged = self._taken(episode, follows)
+        for dialogue in dict.fromkeys(dialogues):
+            dialogue.go_on(last.response_ids, reply, self.end_ids)
+        if self.renderer.asks:
+            drop = 0 if len(privileged.ids) <= self.renderer.max_length else None
+        else:
+            drop = oldest_to_drop(privileged, self.renderer.max_length)
+        if drop is None:
+            return None
+        episode.dialogues[view.step_count] = dialogues
+        for dialogue in dict.fromkeys(dialogues):
+            if drop:
+                dialogue.forget(drop)
+        shortened = not self.renderer.asks and len(own) < view.step_count
+        turn = Turn(view.step_count, text_of(reply), [*own.ids], [*privileged.ids], history_shortened=shortened)
+        turn.shown = own.shown(last.shown.view) if self.renderer.reserved else None
+        return turn
+
+    def _taken(self, episode: Episode, follows: int) -> tuple[Conversation, Conversation]:
+        """Returns the dialogues of a turn, to go on with. Several requests of an agent may continue the same turn."""
+        if not self.renderer.asks:
+            return episode.dialogues.pop(follows)
+        own, privileged = episode.dialogues[follows]
+        other = own.forked()
+        return other, other if privileged is own else privileged.forked()
+
+    def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        """Makes turns whose prompts are rendered from views. A prompt that equals the privileged one takes its ids."""
+        full = [episode.view(self.environments.history_length) for episode in episodes]
+        fitted = self.renderer.fit(full, [episode.trajectory.skill_text for episode in episodes])
+        prompts: list[Rendered] = [
+            "" if one is None else one.shown if self.skills_in_rollout else self.renderer.show(one.view, "")
+            for one in fitted
+        ]
+        both = list(zip(prompts, fitted, strict=True))
+        encoded = iter(self.renderer.encode([prompt for prompt, one in both if one and prompt != one.shown]))
+        turns: list[Turn | None] = []
+        for episode, view, (prompt, one) in zip(episodes, full, both, strict=True):
+            if one is None:
+                turns.append(None)
+                continue
+            ids, same = (one.ids, True) if prompt == one.shown else (next(encoded), False)
+            shortened = len(one.view.history) < len(view.history)
+            turn = Turn(view.step_count, text_of(prompt), [*ids], [*one.ids], history_shortened=shortened)
+            if self.renderer.reserved:
+                # an agent's requests share one context, which goes on to the next request
+                context = copy(one.view.context) if self.renderer.asks else one.view.context
+                turn.shown = Shown(replace(one.view, context=context))
+            if self.renderer.converses and episode.wishes.trained:
+                own = Conversation(self.renderer, prompt, ids)
+                other = own if same else Conversation(self.renderer, one.shown, one.ids)
+                episode.dialogues[view.step_count] = own, other
+            turns.append(turn)
+        return turns
 
 
 def response_end(ids: Sequence[int], wishes: Wishes, text: Callable[[Sequence[int]], str]) -> int:

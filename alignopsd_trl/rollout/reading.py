@@ -69,8 +69,6 @@ class Reader:
     """Parses sampled responses of one tokenizer.
 
     Args:
-        tokenizer: of the policy.
-        tags: the tags around the model's thinking.
         freely: whether, in a response without these tags, the text before the tool call counts as thinking.
         native: whether tool calls are in the format of the tokenizer's chat template.
 
@@ -99,7 +97,6 @@ class Reader:
         """Parses the response to a prompt.
 
         Args:
-            prompt, response: token ids.
             text: the response, decoded without special tokens.
             tools: JSON schemas of the tools on offer, with the types of their arguments.
         """

@@ -117,9 +117,7 @@ class Renderer:
     """Turns a `View` into prompt token ids through the tokenizer's chat template. A text is one user message.
 
     Args:
-        tokenizer: with a chat template.
         prompt: the environment's template.
-        options: of playing.
         reserved: tokens of a prompt that stay free for a text that is known after play (`Turn.shown`); 0: none.
 
     Attributes:
@@ -225,23 +223,8 @@ class Renderer:
         return [self._known[one].tolist() if isinstance(one, str) else next(others) for one in prompts]
 
     def _encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
-        encoded: list[list[int]] = [[] for _ in prompts]
-        by_tools: dict[str, list[int]] = {}  # which one call of a chat template shares
-        for row, prompt in enumerate(prompts):
-            by_tools.setdefault(repr(tools_of(prompt)), []).append(row)
-        for rows in by_tools.values():
-            tools = tools_of(prompts[rows[0]])
-            ids = self._tokenizer.apply_chat_template(
-                [messages_of(prompts[row]) for row in rows],
-                **({"tools": tools} if tools else {}),
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=True,
-                **self._kwargs,
-            )["input_ids"]
-            for row, one in zip(rows, ids, strict=True):
-                encoded[row] = one
-        return encoded
+        texts = [self.text(prompt) for prompt in prompts]
+        return self._tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
 
     def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
         """Cuts each view's history, oldest records first, until the prompt *with* the skill fits; ``None`` where it is

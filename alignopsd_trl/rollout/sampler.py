@@ -33,7 +33,6 @@ class Request(NamedTuple):
     """A request for one response to one prompt.
 
     Attributes:
-        prompt_ids: tokens of the prompt.
         seed: in [0, 2**31), for samplers that draw random numbers by request.
         until: the response may end as soon as this reader finds a complete reasoning trace in it.
         episode: the number of the episode among those that are played together.
@@ -156,7 +155,6 @@ class SortedByLength:
     """A [`BatchSampler`] that passes prompts to another one in batches of similar length, which saves padding.
 
     Args:
-        sampler: samples the batches.
         size: returns how many of the prompts go into a batch. The number of calls must depend on that of prompts alone.
     """
 

@@ -17,12 +17,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 import transformers
-
-from alignopsd_trl.scoring.ragged import Ragged
 
 CACHE_NAME = "cache" if tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24) else "past_key_values"
 """The name of a forward's argument for keys and values; transformers 5.24 warns of the old one."""
@@ -36,7 +35,6 @@ def why_plain(config: Any, attention: str) -> str | None:
 
     Args:
         config: the model's text config.
-        attention: name of its attention implementation.
     """
     if config.model_type not in PROVEN:
         return f"model_type={config.model_type!r} is none of {', '.join(PROVEN)}"
@@ -54,6 +52,70 @@ def depends_on_length(config: Any) -> str | None:
     kinds = [given, *(one for one in given.values() if isinstance(one, dict))]  # layers may have their own
     found = [kind for one in kinds if (kind := one.get("rope_type")) in ("dynamic", "longrope")]
     return f"its rope_type={found[0]!r} depends on the length of the row" if found else None
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n sequences of different lengths, such as token ids, without padding.
+
+    Args:
+        flat: ``(sum of lengths,)`` all sequences one after another.
+        start, length: ``(n,)`` int64, where each sequence begins and how long it is.
+    """
+
+    flat: torch.Tensor
+    start: torch.Tensor
+    length: torch.Tensor
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int | float]], dtype: torch.dtype = torch.int64) -> Ragged:
+        length = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
+        flat = torch.tensor(list(chain.from_iterable(sequences)), dtype=dtype)
+        return cls(flat, length.cumsum(0) - length, length)
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def row(self, number: int) -> list[int]:
+        """Returns one sequence."""
+        start = int(self.start[number])
+        return self.flat[start : start + int(self.length[number])].tolist()
+
+    def content(self, number: int) -> bytes:
+        """Returns one sequence as bytes, whose prefixes are those of the sequence."""
+        start = int(self.start[number])
+        return self.flat[start : start + int(self.length[number])].to(torch.int32).numpy().tobytes()
+
+    def distinct(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the first row of each distinct sequence ``(u,)``, and for each sequence the number of the distinct
+        one that it equals ``(n,)``."""
+        content, places = self.flat.numpy(), {}
+        number = [
+            places.setdefault(content[start : start + length].tobytes(), len(places))
+            for start, length in zip(self.start.tolist(), self.length.tolist(), strict=True)
+        ]
+        inverse = torch.tensor(number, dtype=torch.int64)
+        first = torch.full((len(places),), len(self), dtype=torch.int64)
+        return first.scatter_reduce_(0, inverse, torch.arange(len(self)), "amin"), inverse
+
+    def padded(self, rows: torch.Tensor, pad: int | float, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pads the selected sequences to the longest of them.
+
+        Args:
+            rows: ``(R,)`` int64; may repeat.
+            side: of the padding, ``"left"`` or ``"right"``.
+
+        Returns:
+            Values ``(R, T)`` and mask ``(R, T)`` bool, ``T`` at least 1.
+        """
+        length = self.length[rows]
+        width = max(int(length.max()) if len(rows) else 0, 1)
+        column = torch.arange(width).expand(len(rows), width)
+        position = column - (width - length).unsqueeze(1) if side == "left" else column
+        mask = (position >= 0) & (position < length.unsqueeze(1))
+        index = torch.where(mask, self.start[rows].unsqueeze(1) + position, 0)
+        values = self.flat[index] if len(self.flat) else torch.zeros_like(index, dtype=self.flat.dtype)
+        return torch.where(mask, values, torch.as_tensor(pad, dtype=self.flat.dtype)), mask
 
 
 @dataclass(frozen=True)
@@ -227,18 +289,13 @@ class Pairs:
             [(self.before[pair], self._responses.row(self._response[pair])) for pair in row.beside],
         )
 
-    def by_prompt(self) -> list[list[int]]:
-        """Groups the pairs by prompt."""
+    def by_prompt(self) -> list[tuple[list[int], TreeRow]]:
+        """Returns the pairs of each prompt, and their row with each response as a branch."""
         rows: dict[int, list[int]] = {}
         for pair, prompt in enumerate(self._prompt):
             rows.setdefault(prompt, []).append(pair)
-        return list(rows.values())
-
-    def behind(self, pairs: Sequence[int]) -> TreeRow:
-        """Makes a row of the pairs of one prompt, with each response as a branch."""
-        return TreeRow.behind(
-            self._prompts.row(self._prompt[pairs[0]]), [self._responses.row(self._response[pair]) for pair in pairs]
-        )
+        answers = {prompt: [self._responses.row(self._response[pair]) for pair in row] for prompt, row in rows.items()}
+        return [(row, TreeRow.behind(self._prompts.row(prompt), answers[prompt])) for prompt, row in rows.items()]
 
 
 def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect, insort
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.scoring.kv_memory import CACHE, POOL, CacheLimits, token_bytes
 from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 STRIDE = 8  # every eighth of the sorted texts belongs to the first wave
 ENOUGH = 512  # padded tokens; larger forwards are hardly cheaper per token
 LIKE = 0.85  # beyond ENOUGH, rows shorter than this share of the longest go into the next forward
+POOL = 512 << 20  # bytes of cached prompts on a CPU: those of some hundred turns with the shipped policies
+CACHE = 128 << 20  # bytes of a batch on a CPU; larger batches are hardly faster
+SHARE = 0.5  # of a GPU's free memory
+SEVERAL = 4  # a GPU's limits hold this many of the longest rows, however little is free
 
 Text = tuple[int, ...]
 
@@ -80,7 +84,6 @@ class PrefixCache:
 
     Args:
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
-        attention: name of its attention implementation.
         budget: padded tokens per forward.
         dtype: of keys and values: autocast's, by default that of the weights.
         limits: of memory, by default those on a CPU.
@@ -95,7 +98,7 @@ class PrefixCache:
         dtype: torch.dtype | None = None,
         limits: CacheLimits | None = None,
     ):
-        self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
+        self.model, self._pad_id, self.attention, self._budget = model, pad_id, attention, budget
         config: Any = model.config.get_text_config()
         self._dtype = dtype or model.dtype
         self.limits = limits or CacheLimits(POOL, CACHE)
@@ -195,7 +198,7 @@ class PrefixCache:
 
     def _forward(self, ids: torch.Tensor, real: torch.Tensor, before: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Encodes tokens ``(r, s)`` after cached prefixes and returns the places of the real ones, by row."""
-        device, (rows, width) = self._model.device, ids.shape
+        device, (rows, width) = self.model.device, ids.shape
         past, options, cache = _padded(before), {}, Cache(layers=[DynamicLayer() for _ in range(self._layers)])
         if past.size(1):
             length = torch.tensor([len(one) for one in before]).unsqueeze(1)
@@ -206,10 +209,10 @@ class PrefixCache:
             self._copy(_padded(before, past.size(1) + width), buffers)
             cache = _cache_of(buffers, past.size(1))
             options = {
-                "attention_mask": as_attention_mask(visible, self._attention),
+                "attention_mask": as_attention_mask(visible, self.attention),
                 "position_ids": (length + torch.arange(width)).to(device),
             }
-        _fill(cache, self._model, ids.to(device), options)
+        _fill(cache, self.model, ids.to(device), options)
         layers: Any = cache.layers
         found = [part for layer in layers for part in (layer.keys, layer.values)]
         new = torch.arange(self._used, self._used + int(real.sum()))
@@ -283,8 +286,6 @@ def _batches(new: Sequence[int], whole: Sequence[int], budget: int) -> Iterator[
     """Yields the indices of texts with tokens to encode, in batches, those with the most tokens first.
 
     Args:
-        new: the number of tokens to encode of each text.
-        whole: the number of all tokens of each text.
         budget: padded tokens of a batch; a row counts a quarter of its whole text at least.
     """
     batch: list[int] = []
@@ -311,3 +312,55 @@ def _waves(texts: list[Text]) -> Iterator[list[Text]]:
     while stride > 1:
         yield texts[stride // 2 :: stride]
         stride //= 2
+
+
+# Limits on the bytes of keys and values
+
+
+@dataclass(frozen=True)
+class CacheLimits:
+    """Limits in bytes.
+
+    Attributes:
+        pool: of the cached prompts. A single longer prompt is cached all the same.
+        batch: of the rows that are sampled at once.
+        bounds_rollout: whether a rollout's rows are cut into batches by ``batch``; else they are sampled at once.
+    """
+
+    pool: int
+    batch: int
+    bounds_rollout: bool = False
+
+
+def cache_limits(free: float | None, row: int, caches: int = 1) -> CacheLimits:
+    """Returns the limits on a device: four fifths of a `SHARE` of its free memory for the pool, one for the batch, at
+    least `SEVERAL` of the longest rows in each. On the CPU they are `POOL` and `CACHE`.
+
+    Args:
+        free: free bytes of the device, `None` for the CPU.
+        row: bytes of the longest prompt and response.
+        caches: number of caches that divide the share.
+    """
+    if free is None:
+        return CacheLimits(POOL, CACHE)
+    pool, batch = (int(SHARE / caches * part * max(free, 0.0)) for part in (0.8, 0.2))
+    return CacheLimits(max(pool, SEVERAL * row), max(batch, SEVERAL * row), bounds_rollout=True)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Returns the free bytes of a GPU, including torch's own cache; `None` for other devices."""
+    if device.type != "cuda":
+        return None
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
+
+
+def token_bytes(config: Any, number_bytes: int) -> int:
+    """Returns the bytes of a token's keys and values.
+
+    Args:
+        config: the model's text config.
+        number_bytes: bytes of one number.
+    """
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes

@@ -18,7 +18,7 @@ import torch
 
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.rollout.sampler import BatchSampler
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
@@ -83,12 +83,9 @@ class SelfCheck:
     """The comparisons of one run. Every process makes the same calls.
 
     Args:
-        processes: of the run.
-        policy: scores responses.
         reference: the frozen reference, `None` where there is none or it need not equal the policy.
         teacher: ``(batch, source, target)`` -> log-probs under privileged prompts, `None` for methods without.
         encoder: texts -> unit vectors, `None` for methods without.
-        forwards: of scoring.
         sampled: whether the sampler gives log-probs.
         exact: whether the policy computes in float32.
         thinks: an engine's teacher with weights of its own, as it scores and as it samples.

@@ -16,9 +16,8 @@ from typing import Protocol
 import torch
 from transformers import Cache
 
-from alignopsd_trl.scoring.packing import Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
+from alignopsd_trl.scoring.packing import Packed, Pairs, PairsOfRow, Ragged, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.ragged import Ragged
 
 Agree = Callable[[int], int]
 Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -82,7 +81,6 @@ class Forwards:
     """How pairs become the rows of forwards. Must be equal on all processes, as must be the calls.
 
     Args:
-        pad_id: id of the padding token.
         budget: padded tokens per forward.
         shared: encode each prompt and each dialogue once, with other responses as branches.
         nested: without ``shared``, encode a pair once that is a prefix of another one. It requires only that the model
@@ -170,7 +168,7 @@ def _forwards(
     cached keys and values of their prompts."""
     cached, pad_id = forwards.prefixes, forwards.pad_id
     if cached is not None:
-        rows = [(row, pairs.behind(row)) for row in pairs.by_prompt()]
+        rows = pairs.by_prompt()
     elif forwards.shared or forwards.nested:
         rows = [(row.all, pairs.tree_row(row)) for row in rows_of_pairs(pairs, forwards.budget, forwards.shared)]
     else:

@@ -16,9 +16,15 @@ from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.scoring.packing import CACHE_NAME, Packed
+from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
-from alignopsd_trl.scoring.trl_model import attention_of, policy_of, text_config, why_not_shared, without_checkpointing
+from alignopsd_trl.scoring.trl_trainer import (
+    attention_of,
+    policy_of,
+    text_config,
+    why_not_shared,
+    without_checkpointing,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -166,7 +172,6 @@ class PolicyScorer:
 
     Args:
         trainer: has the model, autocast and fused language-model head.
-        reference: whether to score with the reference model in place of the policy.
         teacher: weights that score in place of the policy's.
     """
 

@@ -1,4 +1,5 @@
-"""TRL's trainer as the files `trl_*.py` see it: its type, what ours overrides, and the private names that they touch.
+"""TRL's trainer as the files `trl_*.py` see it: its type, what ours overrides, the private names
+that they touch, and what its policy is.
 
 These files alone touch private names of TRL, transformers and Accelerate. Pinned to ``trl>=1.16,<1.17``;
 `tests/repository/test_trl_compat.py` fails with the name that a new version of TRL changes.
@@ -7,7 +8,13 @@ These files alone touch private names of TRL, transformers and Accelerate. Pinne
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+
+import torch
+from trl.models.utils import disable_gradient_checkpointing
+
+from alignopsd_trl.scoring.packing import why_plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -66,3 +73,35 @@ PRIVATE = {
 }
 """Private names that these files read, call or patch, with reasons. Public names that they patch for a while are
 `vllm_generation.LLM`, `grpo_trainer.VLLMGeneration`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
+
+
+def policy_of(trainer: Trainer) -> Any:
+    """Returns the model without its wrappers for several processes."""
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def text_config(trainer: Trainer) -> Any:
+    return policy_of(trainer).config.get_text_config()
+
+
+def attention_of(trainer: Trainer) -> str:
+    return text_config(trainer)._attn_implementation
+
+
+def computes_in(trainer: Trainer) -> torch.dtype:
+    """Returns the precision of the policy's attention: autocast's, where it is on."""
+    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = policy_of(trainer).dtype
+    return autocast.get(trainer.accelerator.mixed_precision, dtype) if dtype == torch.float32 else dtype
+
+
+def why_not_shared(trainer: Trainer) -> str | None:
+    """Returns the reason why prompts can't be shared in scoring with this model, or ``None`` if they can."""
+    if getattr(getattr(policy_of(trainer), "active_peft_config", None), "is_prompt_learning", False):
+        return "its adapter puts virtual tokens before the row"
+    return why_plain(text_config(trainer), attention_of(trainer))
+
+
+def without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:
+    kwargs: Any = trainer.args.gradient_checkpointing_kwargs or None  # a mapping, which transformers has parsed
+    return disable_gradient_checkpointing(trainer.model, kwargs)

@@ -26,7 +26,10 @@ from alignopsd_trl.common.options import near
 from alignopsd_trl.encoder import Encoder
 from alignopsd_trl.skills.schema import Mistake, Skill, SkillBankError, TaskType, read_content
 
-MAX_CONSTRAINTS = 2
+GENERAL, MISTAKES = 4, 4
+"""General skills and mistakes of a task, at most; a type's own mistakes come before general ones."""
+CONSTRAINT_THRESHOLD, MAX_CONSTRAINTS = 0.3, 2
+"""Smallest cosine at which a type of group ``constraint`` is added to the best type, and their number at most."""
 # Types that fit questions of any source: a data source neither excludes them nor speaks for them.
 ANY_SOURCE = ("temporal", "numeric", "entity_disambiguation")
 _FOLDER = Path(__file__).parents[1] / "data" / "skills"
@@ -53,14 +56,9 @@ class SkillBank:
     """A checked bank of skills and its rule of retrieval. `SkillBank.load` reads one from a file.
 
     Args:
-        content: the parsed file.
-        source: the file's name, for messages.
         encoder: scores task types and skills. Without one, hints, whole-word keywords and file order decide. Keywords
             also come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded
             shop, keywords always find the product's category; lexical cosines find it once in four.
-        n_general, n_mistakes: general skills and mistakes of a task, at most; a type's own mistakes come before
-            general ones.
-        constraint_threshold: smallest cosine at which a type of group ``constraint`` is added to the best type.
 
     ``environment``, ``version`` and ``language`` are the file's; ``general``, ``task_types`` and ``mistakes`` are its
     content in file order. ``checksum`` (first 16 hex digits of the sha256 over the content) goes into the results.
@@ -69,34 +67,23 @@ class SkillBank:
         SkillBankError: if the content breaks the schema; the message has one line per missing or wrong item.
     """
 
-    def __init__(
-        self,
-        content: dict[str, Any],
-        source: str,
-        encoder: Encoder | None = None,
-        n_general: int = 4,
-        n_mistakes: int = 4,
-        constraint_threshold: float = 0.3,
-    ):
+    def __init__(self, content: dict[str, Any], source: str, encoder: Encoder | None = None):
         read = read_content(content, source)
         self.environment, self.version, self.language = read.environment, read.version, read.language
         self.general, self.task_types, self.mistakes = read.general, read.task_types, read.mistakes
         self.checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         self.encoder = encoder
-        self.n_general, self.n_mistakes, self.constraint_threshold = n_general, n_mistakes, constraint_threshold
         self._cached, self._known = lru_cache(maxsize=65536)(self._retrieve), lru_cache(maxsize=None)(_vector)
 
     @classmethod
     def load(
-        cls, bank: str | Path | SkillBank, encoder: Encoder | None = None, columns: Collection[str] = (), **options: Any
+        cls, bank: str | Path | SkillBank, encoder: Encoder | None = None, columns: Collection[str] = ()
     ) -> SkillBank:
         """Loads a shipped bank by name or a bank from a file; returns a loaded bank as it is.
 
         Args:
             bank (`str`, `Path` or `SkillBank`): ``webshop``, ``alfworld``, ``searchqa``, or the path of a JSON file.
-            encoder ([`Encoder`], *optional*): scores types and skills.
             columns (`Collection[str]`, *optional*): columns of the dataset, for the message.
-            options: the other arguments of the class.
 
         Raises:
             SkillBankError: if there is no such bank, or it breaks the schema ``skillbank/1``.
@@ -116,7 +103,7 @@ class SkillBank:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise SkillBankError(f"{path}: file is no UTF-8 JSON ({error}); correct it there") from error
-        return cls(content, str(path), encoder, **options)
+        return cls(content, str(path), encoder)
 
     def block(
         self,
@@ -154,8 +141,8 @@ class SkillBank:
             type_keys=tuple(keys),
             skills=tuple(skill for skill, _ in ranked),
             scores=tuple(score for _, score in ranked),
-            general=self.general[: self.n_general],
-            mistakes=tuple([*specific, *always][: self.n_mistakes]),
+            general=self.general[:GENERAL],
+            mistakes=tuple([*specific, *always][:MISTAKES]),
         )
 
     def _types(self, task_text: str, task_key: str | None, data_source: str | None) -> list[TaskType]:
@@ -172,7 +159,7 @@ class SkillBank:
             if found or self.encoder is None:
                 return _best(found, threshold=1.0) or [self.task_types[0]]
         scores = self._cosines(task_text, [f"{kind.label}. {kind.description}" for kind in candidates])
-        return _best(_ranked(candidates, scores), self.constraint_threshold)
+        return _best(_ranked(candidates, scores), CONSTRAINT_THRESHOLD)
 
     def _cosines(self, task_text: str, texts: list[str]) -> list[float]:
         """Returns cosines rounded to 6 decimals. Texts are encoded one by one, so that no batch changes them."""

@@ -120,7 +120,6 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
             task_key, data_source) -> str`` or ``(task_text, row) -> str``, or ``"module:function"``; the current folder
             counts as a place to import from.
         encoder (`Encoder`, *optional*): scores the task types and skills of a bank.
-        columns (`Collection[str]`, *optional*): columns of the dataset.
 
     Raises:
         SkillBankError: if it is none of these.

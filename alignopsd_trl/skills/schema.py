@@ -147,10 +147,6 @@ class Content(_Record):
 def read_content(content: Any, source: str) -> Content:
     """Checks the content of a bank, and returns its records.
 
-    Args:
-        content: the parsed JSON.
-        source: named at the front of each message.
-
     Raises:
         SkillBankError: if the content breaks the schema; the message has one line per missing or wrong item.
     """

@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.checks.compatibility import adapted, is_adapted
 from alignopsd_trl.checks.intended import Intended, check
-from alignopsd_trl.checks.rewards import RewardCheck
-from alignopsd_trl.checks.trainer import check_made, checked_rewards
+from alignopsd_trl.checks.trainer import adapted, check_made, checked_rewards
 from alignopsd_trl.common.cores import use_what_is_left
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.adapters import AdaptedEnvironment
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.skills import CONTEXT, SkillSpec
-from alignopsd_trl.skills.turn_source import SourceSpec, load_source
+from alignopsd_trl.skills.turn_texts import SourceSpec, load_source
 from alignopsd_trl.training.console import show_note
-from alignopsd_trl.training.rewards import environment_reward
+from alignopsd_trl.training.rewards import RewardCheck, environment_reward
 from alignopsd_trl.training.trl_construction import settle
 
 
@@ -74,7 +73,7 @@ def check_arguments(
         skill_bank = CONTEXT
     own, reward_check = checked_rewards(factory, reward_funcs, args), RewardCheck()
     run = Intended(args, method, model, train_dataset, skill_bank, encoder, factory=factory, privileged=source)
-    run = replace(run, own_environment=not is_adapted(factory), rewards=bool(own), **more)
+    run = replace(run, own_environment=not isinstance(factory, AdaptedEnvironment), rewards=bool(own), **more)
     check(run)
     return Arguments(run, eval_dataset, [reward_check.wrap(one) for one in (environment_reward, *own)], reward_check)
 

@@ -34,7 +34,7 @@ from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.owned import begin, note
 from alignopsd_trl.runs.sizes import write_sizes
-from alignopsd_trl.skills.turn_source import PrivilegedError
+from alignopsd_trl.skills.turn_texts import PrivilegedError
 from alignopsd_trl.training.phases import Phases, Seconds
 
 if TYPE_CHECKING:

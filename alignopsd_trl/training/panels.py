@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
-from alignopsd_trl.checks.rewards import RewardError
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import BEST
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
@@ -19,10 +18,10 @@ from alignopsd_trl.results.play import check_played, play_panel
 from alignopsd_trl.results.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.rollout.metrics import means, rollout_sums
 from alignopsd_trl.runs.health import Tally
-from alignopsd_trl.sampling.snapshot import Samplers
+from alignopsd_trl.sampling.backend import Samplers
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.phases import Seconds
-from alignopsd_trl.training.rewards import Rewards
+from alignopsd_trl.training.rewards import RewardError, Rewards
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 

@@ -8,18 +8,15 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from alignopsd_trl.checks.rewards import RewardCheck
 from alignopsd_trl.checks.trainer import shares_prefixes
 from alignopsd_trl.common import strategies
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.runs.folder import LOG_FILE
 from alignopsd_trl.runs.health import FailedShare
-from alignopsd_trl.sampling.backend import Backend
-from alignopsd_trl.sampling.snapshot import Samplers
-from alignopsd_trl.sampling.trl_engine import EngineBackend
-from alignopsd_trl.sampling.trl_loop import OwnBackend
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.sampling.backend import Backend, Samplers
+from alignopsd_trl.sampling.trl_engine import EngineBackend, OwnBackend
+from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
 from alignopsd_trl.skills.turn_texts import TurnTexts
@@ -31,7 +28,7 @@ from alignopsd_trl.training.order import WholeRounds
 from alignopsd_trl.training.panels import Panels
 from alignopsd_trl.training.phases import Phases, Seconds, Status
 from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
-from alignopsd_trl.training.rewards import Rewards
+from alignopsd_trl.training.rewards import RewardCheck, Rewards
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.trl_construction import initial_weights, loaded_whole

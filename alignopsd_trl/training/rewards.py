@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import nanstd
 
-from alignopsd_trl.checks.compatibility import conversation, is_adapted
-from alignopsd_trl.checks.rewards import RewardCheck, RewardError
+from alignopsd_trl.checks.trainer import conversation
 from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.common.progress import cut
+from alignopsd_trl.environments.adapters import AdaptedEnvironment
 from alignopsd_trl.environments.adapters.waiting import settled
 from alignopsd_trl.environments.base import UNREWARDED
 from alignopsd_trl.training.rollouts import Rollouts
@@ -60,7 +64,9 @@ class Rewards:
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         environments, asked = None, (prompts, completions)
-        if is_adapted(self.rollouts.factory):  # functions for TRL's tool classes get messages and the environments
+        if isinstance(
+            self.rollouts.factory, AdaptedEnvironment
+        ):  # functions for TRL's tool classes get messages and the environments
             environments, *asked = self._conversations(trajectories)
         table = self.policy.rewards(rows, *asked, [_response_ids(one) for one in trajectories], environments)
         failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
@@ -105,7 +111,7 @@ class Rewards:
     @property
     def _knows_score(self) -> bool:
         factory = self.rollouts.factory
-        return not is_adapted(factory) or factory.knows_score
+        return not isinstance(factory, AdaptedEnvironment) or factory.knows_score
 
     def _conversations(self, trajectories: Sequence[Trajectory]) -> tuple[list[Any], list[Any], list[Any]]:
         """Returns the environments that just played, and prompts and completions as messages."""
@@ -146,3 +152,118 @@ def reward_figures(table: torch.Tensor, total: torch.Tensor, names: Sequence[str
 
 def _response_ids(trajectory: Trajectory) -> list[int]:
     return [token for turn in trajectory.turns for token in turn.response_ids]
+
+
+# The values that functions return
+
+
+class RewardError(ValueError):
+    """Raised for a reward that can't be trained on. The message names function, episode and value."""
+
+
+class RewardCheck:
+    """Checks the values that reward functions, which are the user's code, return, before they become a gradient.
+
+    Each function is called on the episodes that their environment did not fail, and must return one finite number per
+    episode, or `None` for no reward (TRL's convention), which is counted. Any other value ends the run, on all
+    processes, with the function, the episode and the value.
+    """
+
+    def __init__(self) -> None:
+        self._problem: str | None = None
+        self._silent: dict[str, int] = {}
+
+    def take(self) -> tuple[str | None, dict[str, int]]:
+        """Returns the problem, and how often each function returned `None`, since the last call."""
+        taken = self._problem, self._silent
+        self._problem, self._silent = None, {}
+        return taken
+
+    def wrap(self, function: Any) -> Any:
+        """Returns the function with a check of its values; a model or its name, which TRL calls, stays as it is."""
+        if isinstance(function, str) or not callable(function) or hasattr(function, "forward"):
+            return function
+        inner = _innermost(function)
+        name = getattr(inner, "__name__", type(inner).__name__)
+        checks = partial(self._checked, name)
+        if inspect.iscoroutinefunction(inspect.unwrap(inner)) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 (an instance whose call is a coroutine function)
+        ):
+
+            async def wrapped(**given: Any) -> list[float | None]:
+                usable, part = _usable(given)
+                return checks(given, usable, await function(**part) if usable else [])
+        else:
+
+            def wrapped(**given: Any) -> list[float | None]:
+                usable, part = _usable(given)
+                return checks(given, usable, function(**part) if usable else [])
+
+        wrapped.__name__ = name
+        return wrapped
+
+    def _checked(self, name: str, given: Mapping[str, Any], usable: Sequence[int], answer: Any) -> list[float | None]:
+        """Returns one number per episode; 0 for one that its environment failed, which is left out of everything."""
+        trajectories = given["trajectory"]
+        rewards: list[float | None] = [0.0] * len(trajectories)
+        values = _listed(answer)
+        if values is None or len(values) != len(usable):
+            shape = f"{len(values)} values" if values is not None else f"{answer!r:.80} ({type(answer).__name__})"
+            self._report(
+                f"reward function {name!r} returned {shape} for {len(usable)} episodes; return a list with one "
+                "finite number (or None) per episode"
+            )
+            return rewards
+        for place, value in zip(usable, values, strict=True):
+            rewards[place] = self._number(name, place, trajectories[place], value)
+        return rewards
+
+    def _number(self, name: str, place: int, trajectory: Any, value: Any) -> float | None:
+        if value is None:
+            self._silent[name] = self._silent.get(name, 0) + 1
+            return None
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+            value = value.item()
+        if isinstance(value, Real) and math.isfinite(value):
+            return float(value)
+        self._report(
+            f"reward function {name!r} returned {cut(repr(value), 80)} ({type(value).__name__}) for row {place}, task "
+            f"{trajectory.task!r}, rollout {trajectory.rollout}; return a finite number, or None where there is none"
+        )
+        return 0.0
+
+    def _report(self, problem: str) -> None:
+        self._problem = self._problem or problem
+
+
+def _usable(given: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
+    """Returns the indices of the episodes that did not fail, and the arguments reduced to these."""
+    trajectories = given["trajectory"]
+    count = len(trajectories)
+    places = [place for place, one in enumerate(trajectories) if not one.failed]
+    if len(places) == count:
+        return places, dict(given)
+
+    def spread(column: str, values: Sequence[Any]) -> None:
+        full: list[Any] = [None] * count
+        for place, value in zip(places, values, strict=True):
+            full[place] = value
+        given["log_extra"](column, full)
+
+    part = {
+        name: [value[place] for place in places] if isinstance(value, list) and len(value) == count else value
+        for name, value in given.items()
+    }
+    return places, part | ({"log_extra": spread} if "log_extra" in given else {})
+
+
+def _listed(answer: Any) -> list[Any] | None:
+    if hasattr(answer, "tolist") and getattr(answer, "ndim", 0) == 1:
+        return answer.tolist()
+    return list(answer) if isinstance(answer, Sequence) and not isinstance(answer, str | bytes) else None
+
+
+def _innermost(function: Callable) -> Callable:
+    while isinstance(function, partial):
+        function = function.func
+    return function

@@ -16,9 +16,9 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Method
 from alignopsd_trl.methods.grpo import not_scored
 from alignopsd_trl.rollout.reading import Reader
-from alignopsd_trl.sampling.snapshot import Snapshot
+from alignopsd_trl.sampling.backend import Snapshot
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.self_check import SelfCheck
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs

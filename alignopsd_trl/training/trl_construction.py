@@ -15,14 +15,14 @@ from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
 from trl.trainer import grpo_trainer
 
-from alignopsd_trl.checks.quantised import settle_quantised
+from alignopsd_trl.checks.loading import settle_quantised
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.common.patched import patched
-from alignopsd_trl.sampling.plain import tell_left_out
+from alignopsd_trl.sampling.loop import tell_left_out
 from alignopsd_trl.sampling.trl_adapters import AdapterEngine
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
-from alignopsd_trl.scoring.trl_model import policy_of
+from alignopsd_trl.scoring.teacher import TeacherWeights
+from alignopsd_trl.scoring.trl_trainer import policy_of
 
 if TYPE_CHECKING:
     from alignopsd_trl.config import AlignOPSDConfig

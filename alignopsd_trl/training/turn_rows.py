@@ -12,7 +12,7 @@ import torch
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.turns import Turn, TurnBatch
 

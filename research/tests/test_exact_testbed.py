@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alignopsd_trl.rollout.monte_carlo.plan import rounds, worth_measuring
+from alignopsd_trl.rollout.monte_carlo.rollouts import rounds, worth_measuring
 from alignopsd_trl.rollout.monte_carlo.tree import Advantages, Tree, turn_advantages
 from research.exact_testbed.__main__ import main
 from research.exact_testbed.games import Game, Sampled, sample_groups

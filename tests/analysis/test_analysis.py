@@ -230,20 +230,6 @@ def test_dynamics_has_intervals_over_tasks() -> None:
     assert len(analysis.dynamics(frame(*rows)).figure.axes[0].collections) == 1, "the band"
 
 
-def test_figures_say_what_they_show() -> None:
-    axes = analysis.mechanism(RUNS / "aligned", encoder="lexical").figure.axes
-    letters = [axis.get_title(loc="left")[:3] for axis in axes if axis.get_title(loc="left")]
-    assert letters == ["(a)", "(b)", "(c)", "(d)", "(e)"]
-    shares = analysis.temporal(RUNS / "aligned").figure.axes
-    assert all(low < 0 and high > 100 for low, high in (shares[0].get_ylim(), shares[2].get_ylim()))
-    lines = (
-        analysis.thinking(RUNS / "aligned", encoder="lexical").figure.axes[0].lines[:-1]
-    )  # the last is the threshold
-    assert len({(line.get_linestyle(), line.get_linewidth()) for line in lines}) == len(lines) > 1
-    widths = [line.get_linewidth() for line in lines]
-    assert widths == sorted(widths, reverse=True), "a narrower line lies on a broader one"
-
-
 def test_dynamics_of_grpo_beside_ours() -> None:
     found = analysis.dynamics([RUNS / "aligned", RUNS / "grpo"])
     assert set(found.tables["steps"].run) == set(found.numbers) and len(found.numbers) == 2

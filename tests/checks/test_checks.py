@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -132,18 +131,6 @@ def test_plan_and_train_refuse_it_in_the_same_words(
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_of_another_shape_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = json.loads((Path(resolve_model("tiny")) / "config.json").read_text())
-    model = _replaced("config.json", json.dumps(config | {"intermediate_size": config["intermediate_size"] // 2}))
-    monkeypatch.setattr(sys, "argv", [])
-    flags = ["--model", str(model(tmp_path)), "--output_dir", str(tmp_path / "run"), "--use_cpu", "True"]
-    with pytest.raises(SystemExit) as end:
-        cli.main(["train", "webshop_tiny", *flags])
-    assert end.value.code == 2 and "Traceback" not in capsys.readouterr().err
-
-
 def _lacking(folder: Path, *names: str) -> Path:
     made = _copy(folder, "none")
     weights = load_file(made / "model.safetensors")
@@ -186,9 +173,3 @@ def test_turns_beyond_the_models_positions_are_told(tmp_path: Path, capsys: pyte
     assert "made for 1024 positions" in capsys.readouterr().out
     _trainer("tiny", tmp_path, max_prompt_length=900, max_completion_length=64)
     assert "positions" not in capsys.readouterr().out
-
-
-def test_a_misspelt_choice_gets_a_suggestion(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["analyse", "temporl", "run"])
-    assert "did you mean 'temporal'?" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from alignopsd_trl.checks.settings import changes_nothing, check_settings
+from alignopsd_trl.checks.intended import changes_nothing, check_settings
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.machine import usable_device

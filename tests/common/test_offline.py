@@ -14,7 +14,7 @@ from fakes.tool_classes import TEMPLATES, Counter, as_text, as_tool_calls, count
 from huggingface_hub import constants
 from peft import LoraConfig, PeftConfig, PeftModel
 
-from alignopsd_trl.checks.model_files import check_weights
+from alignopsd_trl.checks.loading import check_weights
 from alignopsd_trl.common import offline
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.encoder import load_encoder

@@ -29,7 +29,7 @@ from alignopsd_trl.environments import load  # noqa: E402
 from alignopsd_trl.experimental.config import ContinuousConfig  # noqa: E402
 from alignopsd_trl.experimental.trainer import ContinuousTrainer  # noqa: E402
 from alignopsd_trl.sampling.trl_engine import EngineSampler, awake  # noqa: E402
-from alignopsd_trl.scoring.ragged import Ragged  # noqa: E402
+from alignopsd_trl.scoring.packing import Ragged  # noqa: E402
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs  # noqa: E402
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer  # noqa: E402
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import json
 import subprocess
 import sys
 import threading
@@ -16,17 +15,17 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from fakes.agent_play import GUESS, HINT, ONE, START, called, exact, number_of, played
+from fakes.agent_play import GUESS, HINT, ONE, START, by_openai, called, exact, number_of, played
 from fakes.playing import Seeded
 from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
 from alignopsd_trl import read_records
-from alignopsd_trl.checks.rewards import RewardError
 from alignopsd_trl.environments import Ending
 from alignopsd_trl.environments.adapters import AgentEnvironment, Served
 from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.rollout.episode import SiblingsDiffer
+from alignopsd_trl.training.rewards import RewardError
 from alignopsd_trl.training.turn_rows import Layout
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, TurnBatch
 
@@ -48,18 +47,6 @@ async def guessing(row: Row, client: Client, turns: int = 3) -> float:
 
 def blocking(row: Row, client: Client) -> float:
     return float(text_of(client.chat_sync(messages=START)) != "")
-
-
-async def by_openai(row: Row, client: Client) -> float:
-    messages: list[Any] = list(START)
-    for _ in range(3):
-        asked = client.openai.chat.completions.create(model="policy", messages=messages, tools=[GUESS])
-        said = (await asked).choices[0].message
-        messages.append(said.model_dump(exclude_none=True))
-        for one in said.tool_calls or ():
-            told = f"not {json.loads(one.function.arguments)['number']}"
-            messages.append({"role": "tool", "tool_call_id": one.id, "content": told})
-    return 0.5
 
 
 async def by_url(row: Row, client: Client) -> float:

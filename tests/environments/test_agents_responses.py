@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from fakes.agent_play import GUESS, START, called, exact, number_of, played
+from fakes.agent_play import GUESS, START, by_openai, called, exact, number_of, played
 from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_tokenizer
 
@@ -68,18 +68,6 @@ def text_block(one: Any) -> dict[str, str]:
     return {"type": "input_text", "text": one["content"] if isinstance(one, dict) else told(one)}
 
 
-async def by_chat(row: Row, client: Client) -> float:
-    messages: list[Any] = list(START)
-    for _ in range(3):
-        said = (await client.openai.chat.completions.create(model="policy", messages=messages, tools=[GUESS])).choices[
-            0
-        ]
-        messages.append(said.message.model_dump(exclude_none=True))
-        for one in said.message.tool_calls or ():
-            messages.append({"role": "tool", "tool_call_id": one.id, "content": told(one.function)})
-    return 0.5
-
-
 def thinking(text: str) -> str:
     number = number_of(text)
     return f"<think>\nPerhaps {number}.\n</think>\n\nI guess.{called(number)}{called(number + 1)}"
@@ -90,7 +78,7 @@ def thinking(text: str) -> str:
 @pytest.mark.parametrize("agent", [by_items, by_previous, by_references])
 def test_responses_and_chats_have_the_same_prompts(agent: Any, say: Any, history: str) -> None:
     turns = []
-    for one in (agent, by_chat):
+    for one in (agent, by_openai):
         log: list[Any] = []
         tokenizer = chat_tokenizer()
         found = played(

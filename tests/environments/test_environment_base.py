@@ -24,7 +24,6 @@ from alignopsd_trl.environments import (
     Step,
     TaskPanel,
     View,
-    load,
     open_batch,
 )
 from alignopsd_trl.environments.adapters import as_environment
@@ -169,6 +168,38 @@ BAD_STEPS: dict[str, tuple[Callable[[Step], Any], str]] = {
     "odd action": (lambda good: replace(good, admissible=("left", 3)), "Step.admissible has the int 3 in it"),
     "metrics": (lambda good: replace(good, metrics={"a": "b"}), r"Step.metrics\['a'\] is the str 'b'"),
     "info": (lambda good: replace(good, info=None), "Step.info is None, not a dict"),
+}
+
+
+class _Keys:
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+def _deep(levels: int) -> Any:
+    return [_deep(levels - 1)] if levels else []
+
+
+CYCLE: dict[str, Any] = {}
+CYCLE["self"] = CYCLE
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "a huge reward": ({"reward": 10**400}, "Step.reward is the int of 1,329 bits, which float"),
+    "a huger one": ({"reward": 10**9000}, "Step.reward is the int of"),
+    "a huge score": ({"score": 10**400}, "Step.score is the int of"),
+    "a huge metric": ({"metrics": {"a": 10**400}}, "Step.metrics['a'] is the int of"),
+    "beyond float32": ({"reward": 1e300}, "Step.reward is 1e+300, beyond what float32 holds"),
+    "a key that is no text": ({"metrics": {1: 2.0, "b": 1.0}}, "Step.metrics has the int 1 as a key, not a str"),
+    "an object without a text": ({"reward": _Keys()}, "Step.reward is an object of _Keys, whose repr raises"),
+    "a tuple as a key": ({"info": {(1, 2): 3}}, "Step.info has the tuple (1, 2) as a key"),
+    "a tuple below": ({"info": {"a": [{(1, 2): 3}]}}, "Step.info holds a dict with the tuple (1, 2) as a key"),
+    "a cycle": ({"info": CYCLE}, "or holds itself"),
+    "depth": ({"info": {"a": _deep(200)}}, "Step.info has more than 32 levels"),
+    "a number too long": ({"info": {"a": 10**9000}}, "can't be written as JSON"),
+}
+"""Values of the right type that no record holds."""
+BAD_STEPS |= {
+    name: (lambda good, fields=fields: replace(good, **fields), re.escape(words))
+    for name, (fields, words) in ODD.items()
 }
 
 
@@ -323,11 +354,6 @@ def test_panel_has_an_order_and_a_checksum() -> None:
     for bad in ([], [{"name": 1}], [rows[0], rows[0]]):
         with pytest.raises(ValueError, match="panel"):
             TaskPanel.of("toy", "test", bad)
-
-
-def test_unknown_environment_is_named() -> None:
-    with pytest.raises(ValueError, match="'casino'.*webshop"):
-        load("casino")
 
 
 def test_plain_environment_needs_only_reset_and_step() -> None:

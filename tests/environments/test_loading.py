@@ -95,11 +95,16 @@ def test_a_folder_called_environments_of_the_users_is_in_nobodys_way(own_environ
     assert ended.stdout == "1\n", ended.stderr
 
 
-@pytest.mark.parametrize("command", [["train", "webshop_tiny", "--plan"], ["check", "--help"]])
 @pytest.mark.full
-def test_commands_work_where_the_user_has_a_package_of_this_name(own_environments: Path, command: list[str]) -> None:
-    line = [sys.executable, "-m", "alignopsd_trl.cli", *command]
-    ended = subprocess.run(line, capture_output=True, text=True, cwd=own_environments)
+def test_a_plan_is_made_where_the_user_has_a_package_of_this_name_and_imports_no_trainer(
+    own_environments: Path,
+) -> None:
+    code = (
+        "import sys; from alignopsd_trl.cli import main; main(['train', 'webshop_tiny', '--plan'])\n"
+        "heavy = {'alignopsd_trl.trainer', 'alignopsd_trl.launch.running', 'trl.trainer.grpo_trainer', 'vllm'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=own_environments)
     assert ended.returncode == 0 and "webshop" in ended.stdout, ended.stderr
 
 

@@ -11,13 +11,12 @@ from typing import Any, Literal
 import pytest
 from datasets import Dataset
 from fakes.sweeps import mostly_full
+from fakes.tool_cases import CASES, Plan
 from fakes.tool_classes import (
-    Calculator,
     Counter,
     Guessing,
     as_text,
     as_tool_calls,
-    calculator_rows,
     chat_model,
     counter_rows,
     guessing_reward,
@@ -30,47 +29,29 @@ from fakes.toy import answer_with
 from PIL import Image
 
 from alignopsd_trl import read_records
-from alignopsd_trl.checks.rewards import RewardError
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.environments import Failure, Opening, Step, TaskPanel
 from alignopsd_trl.environments.adapters import ToolEnvironment, row_id
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.launch.screens import closing
 from alignopsd_trl.results.play import evaluate
+from alignopsd_trl.training.rewards import RewardError
 from alignopsd_trl.viewer.comparing import paired
 from alignopsd_trl.viewer.run import episode_curves
 
-COUNTING = [
-    [as_text("", [("increment", {"step": 3})], "up"), "done"],
-    [as_text("", [("increment", {"step": 5}), ("decrement", {})], "over"), "done"],
-    [as_text("", [("increment", {"stride": 5})]), as_text("", [("increment", {"step": 1})]), "done"],
-    ["nothing"],
-]
-GUESSING = [
-    [as_text("", [("guess", {"number": 1})], "low"), as_text("", [("guess", {"number": n})], "again"), *rest]
-    for n, rest in ((3, []), (9, ["I give up"]), (4, []), (8, ["I give up"]))
-]
-CALCULATING = [
-    [as_text("", [("divide", {"a": 6, "b": 1})], "one"), "6"],
-    [as_text("", [("divide", {"a": 6, "b": 0})], "zero"), as_text("", [("multiply", {"a": 2, "b": 3})]), "6"],
-    [as_text("", [("root", {"a": 6})]), "3"],
-    [as_text("", [("divide", {"a": 6, "b": 2})], "two"), "3"],
-]
-EXAMPLES = {
-    "counter": (Counter, counter_rows, None, COUNTING),
-    "guessing": (Guessing, guessing_rows, guessing_reward, GUESSING),
-    "calculator": (Calculator, calculator_rows, None, CALCULATING),
-}
+
+def texts_of(plans: list[Plan]) -> list[list[str]]:
+    """What is said with a call is thought."""
+    return [[as_text("", calls, said) if calls else said for said, calls in plan] for plan in plans]
 
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
-@pytest.mark.parametrize("name", mostly_full(EXAMPLES))
+@pytest.mark.parametrize("name", mostly_full(["counter", "calculator"]))
 def test_a_class_of_trl_trains_unchanged(chat_policy: Any, tmp_path: Path, name: str, method: str) -> None:
-    kind, rows, reward, plans = EXAMPLES[name]
-    parts = {"environment_factory": kind, "train_dataset": rows(), "reward_funcs": reward, "method": method}
-    parts |= {"max_completion_length": 256 if method == "grpo" else 16}
+    given, rows, plans = CASES[name]
+    parts = given | {"train_dataset": rows, "method": method, "max_completion_length": 256 if method == "grpo" else 16}
     parts["skip_zero_advantage"] = False  # weights are random: no group differs, and all of the method is to run
-    trainer = trainer_of(chat_policy, tmp_path / "run", plans if method == "grpo" else None, **parts)
+    trainer = trainer_of(chat_policy, tmp_path / "run", texts_of(plans) if method == "grpo" else None, **parts)
     before = [value.clone() for value in trainer.model.parameters()]
     trainer.train()
     turns = read_records(tmp_path / "run" / "trajectories")
@@ -85,9 +66,8 @@ def test_a_class_of_trl_trains_unchanged(chat_policy: Any, tmp_path: Path, name:
 
 
 def records_of(chat_policy: Any, folder: Path, name: str, **options: Any) -> tuple[Any, Any]:
-    kind, rows, reward, plans = EXAMPLES[name]
-    parts = {"environment_factory": kind, "train_dataset": rows(), "reward_funcs": reward} | options
-    trainer = trainer_of(chat_policy, folder, plans, **parts)
+    given, rows, plans = CASES[name]
+    trainer = trainer_of(chat_policy, folder, texts_of(plans), train_dataset=rows, **given | options)
     trainer.train()
     return trainer, read_records(folder / "trajectories")
 
@@ -96,29 +76,13 @@ def test_calls_run_in_order_and_what_they_raise_goes_back_to_the_policy(chat_pol
     _, turns = records_of(chat_policy, tmp_path, "counter")
     first, second = turns[turns.task_text.str.contains("to 2")].groupby("rollout")
     assert first[1].observation.tolist() == ["3", ""] and first[1].thinking.tolist() == ["up", ""]
-    assert second[1].observation.tolist() == ["5\n4", ""]
+    assert second[1].observation.tolist() == ["5\n4", "2", ""]
     third = turns[turns.task_text.str.contains("to 3")].iloc[:3]
-    assert "unexpected keyword argument" in third.observation.iloc[0] and third.observation.iloc[1] == "1"
-    assert third.action_valid.tolist() == [False, True, True]
+    assert "unexpected keyword argument" in third.observation.iloc[0]
+    assert "Tool reset not found" in third.observation.iloc[1] and third.action_valid.tolist() == [False, False, True]
     assert turns.stop.eq("done").all()
     rewards = turns.groupby(["task", "rollout"], sort=False).reward.first()
-    assert sorted(rewards.round(6)) == sorted([0.9, 0.8, 0.8, 0.7])
-
-
-def test_coroutines_are_awaited_and_an_unknown_tool_is_an_error(chat_policy: Any, tmp_path: Path) -> None:
-    _, turns = records_of(chat_policy, tmp_path, "calculator")
-    seen = set(turns.observation)
-    assert {"6.0", "{'error': 'division by zero'}", "6", "{'error': 'Tool root not found.'}", "3.0"} <= seen
-    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0.0, 1.0, 1.0, 1.0]
-
-
-def test_an_environment_ends_its_episode_itself_and_a_reward_function_reads_it(
-    chat_policy: Any, tmp_path: Path
-) -> None:
-    trainer, turns = records_of(chat_policy, tmp_path, "guessing")
-    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0.0, 0.0, 0.5, 0.5]
-    assert trainer.state.log_history[0]["rewards/guessing_reward/mean"] == 0.25
-    assert turns.groupby(["task", "rollout"]).size().tolist().count(2) == 2
+    assert sorted(rewards.round(6)) == [0.7, 0.7, 0.9, 1.0]
 
 
 def test_the_prompt_shows_the_messages_the_tools_and_the_past(chat_policy: Any, tmp_path: Path) -> None:
@@ -139,7 +103,8 @@ def test_reward_functions_get_what_trl_hands_them(chat_policy: Any, tmp_path: Pa
     records_of(chat_policy, tmp_path, "counter", reward_funcs=look)
     assert [type(one) for one in seen["environments"]] == [Counter] * 4 and seen["target"] == [2, 2, 3, 3]
     assert seen["prompts"][0] == messages("Count. The counter is at 0, bring it to 2.", "You count.")
-    assert [message["role"] for message in seen["completions"][1]] == ["assistant", "tool", "tool", "assistant"]
+    roles = " ".join(message["role"] for message in seen["completions"][1])
+    assert roles == "assistant tool tool assistant tool assistant"
     call = {"type": "function", "function": {"name": "increment", "arguments": {"step": 3}}}
     assert seen["completions"][0][0] == {
         "role": "assistant",
@@ -296,35 +261,10 @@ def test_a_reset_that_fails_costs_the_episode(kind: type, message: str) -> None:
 
 
 def test_several_environments_are_chosen_by_their_column(chat_policy: Any, tmp_path: Path) -> None:
-    rows = [
-        {"prompt": messages("Count."), "environment": "counter", "target": 2, "secret": None},
-        {"prompt": messages("Guess."), "environment": "guessing", "target": None, "secret": 4},
-    ]
-    plans = [COUNTING[0], COUNTING[0], GUESSING[2], GUESSING[3]]
-    factories = {"counter": Counter, "guessing": Guessing}
-    parts = {"environment_factory": factories, "train_dataset": Dataset.from_list(rows)}
-    trainer = trainer_of(chat_policy, tmp_path, plans, **parts)
-    trainer.train()
-    turns = read_records(tmp_path / "trajectories")
+    _, turns = records_of(chat_policy, tmp_path, "two environments")
     assert set(turns.category) == {"counter", "guessing"}
     assert "increment" not in turns[turns.category == "guessing"].prompt.iloc[0]
-    assert sorted(turns.groupby(["task", "rollout"]).reward.first().round(6)) == [0.0, 0.0, 0.9, 0.9]
-
-
-def test_functions_alone_are_an_environment(chat_policy: Any, tmp_path: Path) -> None:
-    def double(number: int) -> int:
-        """Double a number."""
-        return 2 * number
-
-    def rewarded(completions: Any, **columns: Any) -> list[float]:
-        return [float(one[1]["content"]) for one in completions]
-
-    plans = [[as_text("", [("double", {"number": n})]), "so"] for n in range(4)]
-    rows = Dataset.from_list([{"prompt": f"Double {n}"} for n in range(4)])
-    trainer = trainer_of(chat_policy, tmp_path, plans, tools=[double], train_dataset=rows, reward_funcs=rewarded)
-    trainer.train()
-    turns = read_records(tmp_path / "trajectories")
-    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0, 2, 4, 6]
+    assert sorted(turns.groupby(["task", "rollout"]).reward.first().round(6)) == [0.0, 0.0, 0.9, 1.0]
 
 
 class Wandering(Drawing):

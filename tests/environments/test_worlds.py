@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -392,15 +391,6 @@ def test_check_plays_siblings_side_by_side_and_names_the_true_remedy(
     assert found is None or (words in found.text and found.text.startswith("task 't")), found
 
 
-def test_siblings_that_open_differently_are_told_what_is_true_of_their_world(tmp_path: Path) -> None:
-    class Opens(Sound):
-        def reset(self, seed: int, **row: Any) -> Opening:
-            return Opening(str(time.perf_counter_ns()), "go")
-
-    with pytest.raises(ValueError, match="siblings open differently.*reset\\(\\) takes 'seed' already"):
-        make_trainer(tmp_path, Opens)
-
-
 def test_a_prompt_that_differs_between_siblings_ends_the_run(tmp_path: Path) -> None:
     class Renders:
         name = "renders"
@@ -476,66 +466,6 @@ def test_an_exception_without_a_text_costs_its_episode_alone() -> None:
     batch.close()
     assert [one.partition(",")[0] for one in said[:3]] == ["Mute: its text can't be read"] * 3
     assert said[3].startswith("Mute: \\ud800 (test_worlds.py") and len(said[4]) < 5000
-
-
-class _Keys:
-    def __repr__(self) -> str:
-        raise ValueError
-
-
-def _deep(levels: int) -> Any:
-    return [_deep(levels - 1)] if levels else []
-
-
-CYCLE: dict[str, Any] = {}
-CYCLE["self"] = CYCLE
-ODD: dict[str, tuple[dict[str, Any], str]] = {
-    "a huge reward": ({"reward": 10**400}, "Step.reward is the int of 1,329 bits, which float"),
-    "a huger one": ({"reward": 10**9000}, "Step.reward is the int of"),
-    "a huge score": ({"score": 10**400}, "Step.score is the int of"),
-    "a huge metric": ({"metrics": {"a": 10**400}}, "Step.metrics['a'] is the int of"),
-    "beyond float32": ({"reward": 1e300}, "Step.reward is 1e+300, beyond what float32 holds"),
-    "a key that is no text": ({"metrics": {1: 2.0, "b": 1.0}}, "Step.metrics has the int 1 as a key, not a str"),
-    "an object without a text": ({"reward": _Keys()}, "Step.reward is an object of _Keys, whose repr raises"),
-    "a tuple as a key": ({"info": {(1, 2): 3}}, "Step.info has the tuple (1, 2) as a key"),
-    "a tuple below": ({"info": {"a": [{(1, 2): 3}]}}, "Step.info holds a dict with the tuple (1, 2) as a key"),
-    "a cycle": ({"info": CYCLE}, "or holds itself"),
-    "depth": ({"info": {"a": _deep(200)}}, "Step.info has more than 32 levels"),
-    "a number too long": ({"info": {"a": 10**9000}}, "can't be written as JSON"),
-    "a text as a reward": ({"reward": "Invalid action."}, "Step.reward is the str 'Invalid action.', not a number"),
-}
-
-
-@pytest.mark.parametrize("case", ODD)
-def test_values_that_no_record_holds_cost_their_episode(case: str) -> None:
-    fields, words = ODD[case]
-
-    class Odd(Sound):
-        def step(self, action: str) -> Step:
-            return Step("", **fields) if action == "odd" else super().step(action)
-
-    batch = open_batch(Odd, 2)
-    batch.reset([0, 1], [{"seed": 1}] * 2)
-    odd, sound = batch.step([0, 1], ["odd", "go"])
-    batch.close()
-    assert isinstance(odd, Failure) and words in odd.message, odd
-    assert isinstance(sound, Step)
-
-
-def test_a_reward_of_a_client_that_is_a_text_is_named() -> None:
-    class Client:
-        def reset(self) -> Any:
-            return SimpleNamespace(observation="a", done=False, reward=None)
-
-        def step(self, action: Any) -> Any:
-            return SimpleNamespace(observation="a", done=False, reward="Invalid action.")
-
-    environment = OpenEnvEnvironment(Client, act=str, show=str, reward="sum")
-    batch = open_batch(environment, 1)
-    batch.reset([0], [{"prompt": ""}])
-    (failed,) = batch.step([0], ["go"])
-    batch.close()
-    assert "the reward of the client's step() is 'Invalid action.' (str), no number" in failed.message
 
 
 def _player(skills: Any, batch: Any) -> Player:

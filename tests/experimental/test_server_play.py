@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.servers import Fault, ScriptedServer, acting, make_served
+from fakes.servers import Fault, ScriptedServer, acting, make_served, same
 from launching import TESTS, run_script
 
 from alignopsd_trl.records import read_records
@@ -29,13 +29,6 @@ def played(folder: Path, server: ScriptedServer, options: Any = (), **config: An
 
 def as_text(ids: list[int]) -> str:
     return "".join(f"{number}," for number in ids)
-
-
-def same(one: Any, other: Any) -> bool:
-    pairs = [
-        (left[name], right[name]) for left, right in zip(one.seen_rows, other.seen_rows, strict=True) for name in left
-    ]
-    return all(torch.equal(*pair) for pair in pairs)
 
 
 @pytest.mark.full

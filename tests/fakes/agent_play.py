@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +15,7 @@ from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.skills.turn_source import load_source
-from alignopsd_trl.skills.turn_texts import TurnTexts
+from alignopsd_trl.skills.turn_texts import TurnTexts, load_source
 from alignopsd_trl.turns import Trajectory
 
 START = [{"role": "system", "content": "You play a game."}, {"role": "user", "content": "Guess a number."}]
@@ -30,6 +30,19 @@ GUESS = {
 }
 HINT = "Halve the range."
 ONE = [{"task_id": "one", "secret": 3}]
+
+
+async def by_openai(row: Any, client: Any) -> float:
+    """Plays three turns of chat completions."""
+    messages: list[Any] = list(START)
+    for _ in range(3):
+        asked = client.openai.chat.completions.create(model="policy", messages=messages, tools=[GUESS])
+        said = (await asked).choices[0].message
+        messages.append(said.model_dump(exclude_none=True))
+        for one in said.tool_calls or ():
+            told = f"not {json.loads(one.function.arguments)['number']}"
+            messages.append({"role": "tool", "tool_call_id": one.id, "content": told})
+    return 0.5
 
 
 def called(number: int) -> str:

@@ -32,6 +32,7 @@ from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.turns import Trajectory
 
 GOLDEN = Path(__file__).parents[1] / "data" / "rollout" / "lockstep.json"
@@ -101,7 +102,8 @@ def play_toy(factory: Any = ToyEnvironment, privileged: int = 0, skilled: bool =
     """A model of random weights; privileged siblings are played by another one."""
     tokenizer, rows = build_tokenizer(), [row for row in toy_dataset(6) for _ in range(3)]
     batch = open_batch(factory, len(rows), 2.0)
-    samplers = [LoopSampler(build_model(tokenizer, seed).eval(), 1.0, 12, [2], 0) for seed in (0, 1)]
+    models = [build_model(tokenizer, seed).eval() for seed in (0, 1)]
+    samplers = [LoopSampler(PrefixCache(model, 0), 1.0, 12, [2]) for model in models]
     torch.manual_seed(5)
     player = Player(
         batch,

@@ -22,6 +22,7 @@ from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import Continuous, Request, Response
 from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.turns import Trajectory
 
 _NUMBERS = threading.Lock()
@@ -32,7 +33,7 @@ class Seeded(Continuous):
     """The project's loop with one request at a time, whose random numbers come from the request's seed."""
 
     def __init__(self, model: Any, end_id: int, max_tokens: int = 12):
-        self._loop = LoopSampler(model, 1.0, max_tokens, [end_id], 0)
+        self._loop = LoopSampler(PrefixCache(model, 0), 1.0, max_tokens, [end_id])
         self._asked: deque[tuple[Request, Future[Response]]] = deque()
 
     @property

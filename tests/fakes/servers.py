@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import torch
 from fakes.toy import build_tokenizer, toy_response
 from fakes.trainers import DEFAULTS, Watched, make_trainer
 
@@ -71,6 +72,13 @@ def make_served(folder: Path, server: ScriptedServer, **options: Any) -> Any:
     """A trainer of the toy game on a server, with the arguments of `make_trainer`."""
     make = partial(served_config, server=server)
     return make_trainer(folder, script=False, kind=Served, config=make, **options)
+
+
+def same(one: Any, *parts: Any) -> bool:
+    """Whether a trainer had the rows that others had one after another."""
+    rows = [row for part in parts for row in part.seen_rows]
+    pairs = [(left[name], right[name]) for left, right in zip(one.seen_rows, rows, strict=True) for name in left]
+    return all(left.shape == right.shape and torch.allclose(left, right, 0, 0, equal_nan=True) for left, right in pairs)
 
 
 class ScriptedServer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +9,6 @@ from pathlib import Path
 import pytest
 
 from alignopsd_trl import cli
-
-
-def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
-    code = "import sys; from alignopsd_trl.cli import main; main(['--help']); print('torch' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.endswith("False\n") and all(f"\n  {name} " in told for name in cli.COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -34,13 +27,33 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         (["push", "/no/such"], "alignopsd push: name a REPOSITORY"),
         (["push", "/no/such", "me/mine"], "alignopsd push: "),
         (["analyse", "dynamics", "/no/such"], "alignopsd analyse: "),
+        (["train", "webshop_tiny", "--method", "grop"], "did you mean 'grpo'?"),
+        (["train", "webshop_tiny", "--plan", "--rounds", "0"], "rounds=0 must be 1 or more"),
+        (["evaluate", "--model", "tiny", "--environment", "webshop_tyny"], "webshop_tyny"),
+        (["study", "no_such.yaml"], "no_such.yaml"),
+        *[([name], "alignopsd " + name + ": the following") for name in ("view", "push", "evaluate", "new")],
+        (
+            ["analyse", "temporla", "x"],
+            "did you mean 'temporal'?",
+        ),
+        (
+            ["measure", "--model", "a/b/c", "--environment", "x", "--output", "x"],
+            "measure: model='a/b/c' is no folder",
+        ),
+        (["measure", "--nonsense"], "alignopsd measure: unrecognized arguments: --nonsense; --help shows"),
+        (["evaluate", "--model", "tiny", "--environment", "x", "--limit", "0"], "--limit 0 must be 1 or more"),
+        (["view", __file__], "is no folder"),
+        (["train", "webshop_tny", "--plan"], "did you mean 'webshop_tiny'?"),
     ],
 )
-def test_what_it_can_not_do_is_one_line_and_code_2(argv: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
+def test_what_it_can_not_do_is_a_message_of_few_lines_and_code_2(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
     with pytest.raises(SystemExit) as stopped:
         cli.main(argv)
     told = capsys.readouterr().err
-    assert stopped.value.code == 2 and said in told and told.count("\n") == 1
+    assert stopped.value.code == 2 and said in told and "Traceback" not in told and told.count("\n") == 1
 
 
 def test_shipped_files_are_there(capsys: pytest.CaptureFixture) -> None:
@@ -50,6 +63,7 @@ def test_shipped_files_are_there(capsys: pytest.CaptureFixture) -> None:
 
 
 PAGES = [
+    ["--help"],
     *([name, "--help"] for name in cli.COMMANDS),
     *(["check", game, "--play", "--help"] for game in ("webshop", "alfworld", "searchqa")),
     ["train", "webshop_tiny", "--help"],
@@ -69,36 +83,9 @@ def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("usage:") + done.stdout.count("alignopsd train webshop_tiny [") == len(PAGES)
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["train", "webshop_tiny", "--method", "grop"], "did you mean 'grpo'?"),
-        (["train", "webshop_tiny", "--plan", "--rounds", "0"], "rounds=0 must be 1 or more"),
-        (["evaluate", "--model", "tiny", "--environment", "webshop_tyny"], "webshop_tyny"),
-        (["study", "no_such.yaml"], "no_such.yaml"),
-        *[([name], "alignopsd " + name + ": the following") for name in ("view", "push", "evaluate", "new")],
-        (["analyse", "temporla", "x"], "alignopsd analyse: argument NAME: invalid choice: 'temporla'"),
-        (
-            ["measure", "--model", "a/b/c", "--environment", "x", "--output", "x"],
-            "measure: model='a/b/c' is no folder",
-        ),
-        (["measure", "--nonsense"], "alignopsd measure: unrecognized arguments: --nonsense; --help shows"),
-        (["evaluate", "--model", "tiny", "--environment", "x", "--limit", "0"], "--limit 0 must be 1 or more"),
-        (["view", __file__], "is no folder"),
-        (["train", "webshop_tny", "--plan"], "did you mean 'webshop_tiny'?"),
-    ],
-)
-def test_a_command_ends_with_a_message_and_no_traceback(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", [])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(argv)
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and words in told and "Traceback" not in told and told.count("\n") <= 3
+    shown = done.stdout.count("usage:") + done.stdout.count("alignopsd train webshop_tiny [")
+    assert shown == len(PAGES) + 1, "the first page shows how a recipe is called, too"
+    assert all(f"\n  {name} " in done.stdout for name in cli.COMMANDS)
 
 
 @pytest.mark.parametrize("argv", [["check", "nowhere"], ["train", "nowhere"], ["analyse", "dynamics", "/no/such"]])
@@ -114,23 +101,6 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
     assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
     with pytest.raises(ValueError, match="plan_for=fsdp9: No such file.* alignopsd --files lists"):
         from_file("fsdp9")
-
-
-@pytest.mark.parametrize("command", ["train", "evaluate", "measure", "study", "view", "analyse", "push"])
-def test_every_command_is_called_by_its_name(command: str, capsys: pytest.CaptureFixture) -> None:
-    with contextlib.suppress(SystemExit):
-        cli.main([command, "--help"])
-    assert capsys.readouterr().out.startswith(f"usage: alignopsd {command} ")
-
-
-def test_a_reader_may_leave_early() -> None:
-    code = "import sys; from alignopsd_trl import cli; [cli.main(['--files']) for _ in range(2000)]"
-    done = subprocess.run(
-        ["bash", "-c", f'{sys.executable} -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
 
 def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:

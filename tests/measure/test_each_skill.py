@@ -109,21 +109,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(policy: Path, *more: str) -> list[str]:
-    return [
-        "--each_skill",
-        "--model",
-        str(policy),
-        "--environment",
-        "fakes.corridor",
-        "--tasks",
-        "12",
-        "--encoder",
-        "lexical",
-        "--episodes",
-        "24",
-        "--quiet",
-        *more,
-    ]
+    few = "--each_skill --environment fakes.corridor --tasks 12 --encoder lexical --episodes 24 --quiet".split()
+    return [*few, "--model", str(policy), *more]
 
 
 def test_the_command_leaves_a_page_json_and_a_table(

@@ -27,8 +27,16 @@ from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
 from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods import Credit, grpo
-from alignopsd_trl.rollout.monte_carlo.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
-from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError, Replays, play_groups, take_rollouts
+from alignopsd_trl.rollout.monte_carlo.rollouts import (
+    ReplayError,
+    Replays,
+    enough_for,
+    further_rollouts,
+    play_groups,
+    rollout_lengths,
+    take_rollouts,
+    worth_measuring,
+)
 from alignopsd_trl.rollout.monte_carlo.tree import Tree, back_up, turn_advantages
 from alignopsd_trl.training.round import Round
 from alignopsd_trl.turns import TurnBatch

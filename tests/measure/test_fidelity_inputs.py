@@ -22,7 +22,7 @@ from alignopsd_trl.environments import Suite, TaskPanel
 from alignopsd_trl.launch.evaluate import main as evaluate
 from alignopsd_trl.measure.commands import run_measure as main
 from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
-from alignopsd_trl.sampling.plain import plain_sampler
+from alignopsd_trl.sampling.loop import plain_sampler
 
 
 def _save(folder: Path, **tokens: str | None) -> Path:

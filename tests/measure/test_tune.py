@@ -140,13 +140,6 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
         main([*FEW[:-2], "--tasks", "6"])
 
 
-@pytest.mark.full
-def test_the_shipped_shop_is_measured(tmp_path: Path) -> None:
-    short = ["--tasks", "3", "--set", "num_generations=4", "--quiet", "--output", str(tmp_path)]
-    found = main(["webshop_tiny", *short])
-    assert found["success"]["all"]["tasks"] == 3 and found["episodes"] == found["skilled_episodes"] == 12
-
-
 def test_a_recipe_without_skills_is_refused(game: Path) -> None:
     with pytest.raises(ValueError, match="has no skills, which a teacher needs: give --skill_bank"):
         main([*FEW, "--environment_options", '{"unskilled": true}'])

@@ -18,7 +18,7 @@ import torch
 
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods import objectives as o
-from alignopsd_trl.methods.advantages import normalise
+from alignopsd_trl.methods.grpo import normalise
 from alignopsd_trl.methods.state_credit import (
     generalised_advantage,
     graph_returns,

@@ -16,7 +16,6 @@ from fakes.trainers import difference, losses, make_config, make_trainer
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.methods import objectives as o
 from alignopsd_trl.methods.baseline import Baseline
-from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.turns import Groups, TurnBatch
 
 WEIGHTED = ("rlsd", "step_opsd", "agent_opsd")
@@ -194,16 +193,6 @@ def test_equal_rewards_give_exactly_zero(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, *STATES, "skill_grpo"])
-def test_credit_is_float32_without_gradient_and_zero_outside_the_mask(name: str, tmp_path: Path) -> None:
-    batch = random_batch()
-    credit = method(name, tmp_path).assign(batch, scoring(batch.student_log_probs * 0.5), 3)
-    assert credit.advantages.dtype == torch.float32 and not credit.advantages.requires_grad
-    assert credit.advantages.isfinite().all() and (credit.advantages[~batch.policy_mask] == 0).all()
-    assert all(len(column) == len(batch) for column in credit.trace.values())
-    assert all(target.shape == batch.policy_mask.shape for target in credit.targets.values())
-
-
-@pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, *STATES, "skill_grpo"])
 def test_a_process_without_turns_makes_the_same_calls(name: str, tmp_path: Path) -> None:
     batch = TurnBatch.of([], pad_id=0)
     batch = replace(batch, student_log_probs=torch.zeros_like(batch.policy_mask, dtype=torch.float32))
@@ -262,30 +251,6 @@ def test_contexts_and_needs(name: str, tmp_path: Path) -> None:
 def test_coefficients(name: str, options: Any, policy: float, auxiliary: float, tmp_path: Path) -> None:
     found = method(name, tmp_path, method_options=options)
     assert (found.policy_weight, found.auxiliary_weight) == (policy, auxiliary)
-
-
-@pytest.mark.parametrize("name", ["skill_grpo", *STATES, *WEIGHTED, *DISTILLED])
-@pytest.mark.full
-def test_every_row_trains_and_computes_only_what_it_needs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = make_trainer(tmp_path, method=name, max_steps=2)
-    calls = {"score_own": 0, "think": 0}
-    score, think = trainer.scorer.own, SortedByLength.respond
-
-    def count(key: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            calls[key] += 1
-            return call(*args, **kwargs)
-
-        return counted
-
-    trainer.scorer.own = count("score_own", score)
-    monkeypatch.setattr(SortedByLength, "respond", count("think", think))
-    trainer.train()
-    assert len(losses(trainer)) == 2 and torch.tensor(losses(trainer)).isfinite().all()
-    assert calls == {"score_own": 2 * (name in WEIGHTED), "think": 0}
-    assert all((gradient.abs().max() > 0) for gradient in trainer.seen_gradients[0].values())
 
 
 @pytest.mark.parametrize(("size", "chunk"), [(5, 16384), (10_000, 300)])

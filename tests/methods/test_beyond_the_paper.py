@@ -28,7 +28,7 @@ def test_weights_reach_the_spread_within_budget_and_box(seed: int, weighting: st
 
     def weight(temperature: float) -> torch.Tensor:
         shares = allocate(evidence, tokens, rollout, span, temperature)
-        return turn_weights(shares.density, tokens, rollout, advantage, 0.5, box).weight
+        return turn_weights(shares.density, tokens, rollout, advantage, 0.5, box)[0]
 
     found = weight(temperature_of_std(spread, lambda t: weight_std(weight(t), tokens, advantage, lambda v: v)))
     counted = (advantage != 0) & (tokens > 0)

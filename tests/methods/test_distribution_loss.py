@@ -151,12 +151,6 @@ def test_weights_of_tokens_keep_the_budget_of_a_rollout() -> None:
                 assert float(weight[rows].sum()) == pytest.approx(float(batch.policy_mask[rows].sum()), rel=1e-4)
 
 
-def test_a_run_without_it_asks_for_no_distribution() -> None:
-    batch, teacher = small_world()
-    get_method("align_opsd")(config()).assign(batch, teacher, step=0)
-    assert "vocabulary" not in teacher.calls
-
-
 @pytest.mark.parametrize(
     ("weighting", "allocation", "message"),
     [

@@ -17,10 +17,10 @@ import torch
 from fakes.tables import random_batch, scoring
 from fakes.trainers import make_trainer
 
-from alignopsd_trl.methods import Credit, Method, MethodError, checked_credit, get_method, register, registry
-from alignopsd_trl.methods.advantages import token_advantages
+from alignopsd_trl.methods import Credit, Method, MethodError, checked_credit, get_method, register
+from alignopsd_trl.methods import base as registry
 from alignopsd_trl.methods.baseline import Baseline, credit_of
-from alignopsd_trl.methods.grpo import outcome
+from alignopsd_trl.methods.grpo import outcome, token_advantages
 from alignopsd_trl.records import read_records
 from alignopsd_trl.turns import TurnBatch
 

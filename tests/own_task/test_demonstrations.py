@@ -69,8 +69,8 @@ def test_an_endpoint_that_plays_leaves_demonstrations(maze: Path) -> None:
 
 @pytest.mark.full
 def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from alignopsd_trl.own_task.demonstrations import encoded
     from alignopsd_trl.own_task.task import find_task
-    from alignopsd_trl.own_task.warm_start.dialogues import encoded
     from alignopsd_trl.own_task.warm_start.tiny import tiny_tokenizer
 
     recipe = (maze / "train.py").read_text()

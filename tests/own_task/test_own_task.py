@@ -151,18 +151,13 @@ def test_an_agents_native_calls_are_played_by_an_endpoint(guessing: Path, capsys
 
 
 @pytest.mark.full
-def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path) -> None:
-    def run(*argv: str) -> str:
-        done = subprocess.run([sys.executable, *argv], cwd=guessing, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    alignopsd = ("-m", "alignopsd_trl.cli")
-    assert "nothing found" in run(*alignopsd, "check", "guessing")
-    run(*alignopsd, "demonstrate", "guessing", "--episodes", "16")
-    run(*alignopsd, "warm_start", "guessing", "--max_steps", "4", "--tasks", "0")
-    said = run("train.py", "--rounds", "1", "--panel_limit", "4", "--tasks_per_round", "2", "--num_generations", "2")
-    assert "success" in said
+def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(guessing)
+    main(["demonstrate", "guessing", "--episodes", "16"])
+    main(["warm_start", "guessing", "--max_steps", "4", "--tasks", "0"])
+    small = ["--rounds", "1", "--panel_limit", "4", "--tasks_per_round", "2", "--num_generations", "2"]
+    done = subprocess.run([sys.executable, "train.py", *small], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "success" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -226,21 +221,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 def test_a_handful_of_demonstrations_makes_a_policy_that_training_goes_on_from(maze: Path) -> None:
     main(["demonstrate", "maze", "--episodes", "6"])
     main(["warm_start", "maze", "--max_steps", "3", "--tasks", "4"])
-    main(
-        [
-            "warm_start",
-            "maze",
-            "--model",
-            "policy",
-            "--use_peft",
-            "--max_steps",
-            "2",
-            "--tasks",
-            "0",
-            "--output",
-            "more",
-        ]
-    )
+    main("warm_start maze --model policy --use_peft --max_steps 2 --tasks 0 --output more".split())
     assert not (maze / "more" / "adapter_config.json").exists()
     before, after = (load_file(maze / name / "model.safetensors") for name in ("policy", "more"))
     assert before.keys() == after.keys() and any(not torch.equal(before[name], after[name]) for name in before)

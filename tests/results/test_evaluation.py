@@ -14,20 +14,15 @@ import pytest
 import torch
 from datasets import Dataset
 from fakes.sweeps import mostly_full
-from fakes.toy import NUMBERS, Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
-from fakes.trainers import losses, make_trainer, variety
+from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
+from fakes.trainers import make_trainer
 
-from alignopsd_trl.environments import Step, Suite, TaskPanel, open_batch
+from alignopsd_trl.environments import Step, Suite, TaskPanel
 from alignopsd_trl.launch.evaluate import command, main
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.results.summary import Outcome, mean_score, success_rate, summarise
-from alignopsd_trl.rollout.episode import no_skills
-from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank, skill_source
-from alignopsd_trl.turns import Seeds
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))
 
@@ -261,54 +256,3 @@ def test_an_evaluation_has_random_draws_of_its_own(tmp_path: Path) -> None:
     trainer.evaluate()
     trainer.evaluate_panel(FIVE)
     assert states == (random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist())
-
-
-@pytest.mark.full
-def test_training_is_the_same_with_evaluations_and_without(tmp_path: Path) -> None:
-    evaluated = {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True}
-    weights = []
-    for number, options in enumerate(({}, evaluated)):
-        parts = {"reward_funcs": variety, "eval_dataset": toy_dataset(3)}
-        trainer = make_trainer(tmp_path / str(number), Drawing, script=False, parts=parts, max_steps=3, **options)
-        trainer.train()
-        weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
-    assert losses(trainer) != [0.0] * 3 and all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
-class _Counting:
-    """A tokenizer that counts the chats it encodes."""
-
-    def __init__(self) -> None:
-        self.inner, self.chats = build_tokenizer(), 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def apply_chat_template(self, chats: list[Any], **options: Any) -> Any:
-        self.chats += len(chats)
-        return self.inner.apply_chat_template(chats, **options)
-
-
-@pytest.mark.parametrize(
-    ("skill", "in_rollout", "encoded"),
-    [("", False, 1), ("", True, 1), ("hint always pick the largest", True, 1), ("hint always pick", False, 2)],
-)
-def test_each_prompt_that_fits_is_tokenised_once(skill: str, in_rollout: bool, encoded: int) -> None:
-    tokenizer, batch = _Counting(), open_batch(ToyEnvironment, 6)
-    player = Player(
-        environments=batch,
-        renderer=Renderer(tokenizer, batch.prompt, PlayOptions(128)),
-        sampler=Scripted(
-            lambda prompts: ([tokenizer.inner("<action>stay</action>")["input_ids"]] * len(prompts), None)
-        ),
-        tokenizer=tokenizer,
-        end_ids=[tokenizer.eos_token_id],
-        skills=(lambda *task: (skill, ("one",))) if skill else no_skills,
-        skills_in_rollout=in_rollout,
-    )
-    rows = [{"task_id": f"toy/{number}", "target": NUMBERS[number]} for number in range(6)]
-    played = player.play(rows, [Seeds(n, n) for n in range(6)], [row["task_id"] for row in rows])
-    assert tokenizer.chats == encoded * sum(len(trajectory.turns) for trajectory in played)
-    for turn in (turn for trajectory in played for turn in trajectory.turns):
-        assert turn.prompt_ids == player.renderer.encode([turn.prompt_text])[0]
-        assert (skill in turn.prompt_text) == (in_rollout or not skill)

@@ -13,11 +13,10 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.environments import Chat, View
-from alignopsd_trl.rollout.conversations import Conversation
+from alignopsd_trl.rollout.conversations import Conversation, check_template, notes_of
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import require_tools
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.rollout.trial import check_template, notes_of
 
 NAMES = sorted(one.stem for one in TEMPLATES.glob("*.jinja"))
 BLOCKS = ("idefics3", "llava_next", "smolvlm")  # they show lists of blocks alone

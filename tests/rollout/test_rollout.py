@@ -95,17 +95,6 @@ def test_what_is_known_only_at_the_end_reaches_the_trajectory() -> None:
     assert rollout_metrics([short, cut])["last_step/walked"] == 3
 
 
-def test_an_end_that_raises_costs_its_episode() -> None:
-    class Judge(Corridor):
-        def finish(self) -> Ending | None:
-            if self._length == 2:
-                raise OSError("no judge")
-            return None
-
-    lost, kept = play(Judge, rows(2, 3))[0], play(Corridor, rows(3))[0]
-    assert lost.failed and "OSError: no judge" in lost.message and not kept.failed
-
-
 @pytest.mark.parametrize(
     ("part", "message"),
     [
@@ -139,24 +128,6 @@ def test_a_bad_value_costs_its_episode_and_is_named_with_environment_and_task(pa
     assert first.failed == (part == "project")
     if part != "reset":
         assert len(second.turns) == 1, "the turn that it failed in is on record"
-
-
-def test_a_megabyte_is_refused_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Endless(Corridor):
-        def step(self, action: str) -> Step:
-            return Step("one " * 250_000)
-
-    longest: list[int] = []
-    encode = Renderer.encode
-
-    def watched(self: Renderer, texts: list[str]) -> list[list[int]]:
-        longest.extend(map(len, texts))
-        return encode(self, texts)
-
-    monkeypatch.setattr(Renderer, "encode", watched)
-    (one,) = play(Endless, rows(9))
-    assert one.failed and "Step.observation has 1,000,000 characters, at most 262,144 are taken" in one.message
-    assert max(longest) < 1000
 
 
 def test_an_environment_that_says_nothing_at_the_end_keeps_what_its_steps_said() -> None:

@@ -19,7 +19,7 @@ from alignopsd_trl import AlignOPSDTrainer, read_records
 from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.methods.registry import method_names
+from alignopsd_trl.methods.base import method_names
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch
 
 ROWS = Dataset.from_list([{"task_id": name, "prompt": "go"} for name in ("one", "two")])

@@ -81,13 +81,6 @@ def test_a_run_killed_at_some_moment_ends_as_if_it_had_not_been(runs: Runs) -> N
         _killed_at(runs, f"some_{moment}", last, number, delay)
 
 
-@pytest.mark.slow
-def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(runs: Runs) -> None:
-    for moment, (last, number, delay) in enumerate(_moments(runs, 20, seed=int.from_bytes(os.urandom(4), "big"))):
-        print(f"event {last}, signal {number}, {1000 * delay:.1f} ms later")
-        _killed_at(runs, f"random_{moment}", last, number, delay)
-
-
 def test_a_finished_run_trains_nothing_more_and_evaluates_what_is_missing(runs: Runs) -> None:
     whole = runs.root / "whole"
     before = (whole / "results.json").read_text()
@@ -118,15 +111,6 @@ def test_a_run_keeps_the_dialogues_of_its_evaluations(runs: Runs) -> None:
         ends = turns.groupby("task_id").last()
         assert all(ends.action[one["task_id"]][:200] == one["last_action"] for one in outcomes)
         assert (turns.prompt.notna() == (turns.turn == 0)).all() and turns.response.notna().all()
-
-
-def test_another_run_is_refused_with_the_difference(runs: Runs) -> None:
-    other = {"learning_rate": 2e-2}
-    assert runs("whole", changed=other) != 0
-    assert "learning_rate 0.01 there, 0.02 here" in runs.log("whole")
-    assert runs("whole", changed=other, resume=True) != 0
-    assert "can't be resumed with these: learning_rate" in runs.log("whole")
-    assert runs("whole") != 0 and "holds this very run (finished)" in runs.log("whole")
 
 
 def test_a_longer_run_goes_on_from_a_finished_one(runs: Runs) -> None:

@@ -147,10 +147,13 @@ def test_where_nothing_can_be_written_is_said_before_anything_is_played(
     assert stopped.value.code == 2 and "nothing can be written in /proc" in told and told.count("\n") == 1
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("command", ["train webshop_tiny --plan --environment broken", "check broken"])
-def test_code_of_a_task_that_raises_is_one_sentence_with_its_line(command: str, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(
+@pytest.mark.parametrize("command", ["train webshop_tiny --plan --environment raising_task", "check raising_task"])
+def test_code_of_a_task_that_raises_is_one_sentence_with_its_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from alignopsd_trl import cli
+
+    (tmp_path / "raising_task.py").write_text(
         "from fakes.toy_suite import suite as sound\n"
         "from dataclasses import replace\n"
         "def tasks(split):\n"
@@ -158,10 +161,11 @@ def test_code_of_a_task_that_raises_is_one_sentence_with_its_line(command: str, 
         "def suite(**options):\n"
         "    return replace(sound(), tasks=tasks)\n"
     )
-    tests = str(Path(__file__).parents[1])
-    code = f"import sys; sys.path[:0] = [{tests!r}]; from alignopsd_trl import cli; cli.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert "raised OverflowError: of the user" in done.stderr and "broken.py, line 4" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(command.split())
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2 and "Traceback" not in told
+    assert "raised OverflowError: of the user" in told and "raising_task.py, line 4" in told

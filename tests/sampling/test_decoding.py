@@ -19,13 +19,12 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.sampling import loop as decoding
+from alignopsd_trl.sampling.backend import Snapshot
 from alignopsd_trl.sampling.loop import LoopSampler
-from alignopsd_trl.sampling.snapshot import Snapshot
-from alignopsd_trl.sampling.trl_loop import samples_plainly
-from alignopsd_trl.scoring import kv_memory as kv_memory
-from alignopsd_trl.scoring.packing import PROVEN
+from alignopsd_trl.sampling.trl_engine import samples_plainly
+from alignopsd_trl.scoring import prefix_cache
+from alignopsd_trl.scoring.packing import PROVEN, Ragged
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.training.trl_policy import TrainedPolicy
@@ -49,7 +48,7 @@ def test_greedy_tokens_are_those_of_generate(
     monkeypatch.setattr(decoding, "draw", _most_likely)
     monkeypatch.setattr(decoding, "LEAVE", leave)
     ends = list(range(3, 53, 6))
-    found, _ = LoopSampler(model, 1.0, 14, ends, 0, attention).sample(PROMPTS)
+    found, _ = LoopSampler(PrefixCache(model, 0, attention), 1.0, 14, ends).sample(PROMPTS)
     for prompt, response in zip(PROMPTS, found, strict=True):
         whole = model.generate(
             torch.tensor([prompt]), max_new_tokens=14, do_sample=False, eos_token_id=ends, pad_token_id=0
@@ -61,7 +60,7 @@ def test_greedy_tokens_are_those_of_generate(
 def test_tokens_follow_the_distribution_at_the_temperature() -> None:
     torch.manual_seed(0)
     model, count = build_model(build_tokenizer()).eval(), 20_000
-    found, kept = LoopSampler(model, 0.7, 1, [2], 0).sample([[5, 9, 3]] * count)
+    found, kept = LoopSampler(PrefixCache(model, 0), 0.7, 1, [2]).sample([[5, 9, 3]] * count)
     with torch.no_grad():
         expected = (model(torch.tensor([[5, 9, 3]])).logits[0, -1] / 0.7).log_softmax(-1)
     seen = torch.bincount(torch.tensor([response[0] for response in found]), minlength=len(expected)).double()
@@ -103,7 +102,7 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     trainer = make_trainer(tmp_path, script=False, method="align_opsd")
     row = 2 * 2 * 32 * 4 * (3 + 12)  # keys and values of two layers, 32 wide, float32, for 3 + 12 tokens
     prompts = [[5, 6, 7], [5]]
-    monkeypatch.setattr(kv_memory, "CACHE", 20 * row + row // 2)
+    monkeypatch.setattr(prefix_cache, "CACHE", 20 * row + row // 2)
     trainer.model.train()
     assert trainer.backend.rows_at_once(prompts, limit=12, least=8) == 20
     assert trainer.backend.rows_at_once(prompts, limit=12, least=30) == 30
@@ -146,7 +145,7 @@ def test_a_response_that_ends_with_its_thinking_thinks_what_the_whole_one_does(
     monkeypatch.setattr(decoding, "draw", script)
     model, thoughts, lengths = build_model(tokenizer).eval(), [], []
     for until in (None, reader):
-        sampler = LoopSampler(model, 1.0, script.width, [tokenizer.eos_token_id], 0)
+        sampler = LoopSampler(PrefixCache(model, 0), 1.0, script.width, [tokenizer.eos_token_id])
         found, kept = sampler.sample([prompt] * len(texts), until)
         decoded = tokenizer.batch_decode(found, skip_special_tokens=True)
         thoughts.append([reader.read(prompt, *one).thought.thinking for one in zip(found, decoded, strict=True)])
@@ -195,7 +194,7 @@ def _bfloat16(held: bool, steps: int) -> tuple[tuple, Operations, PrefixCache]:
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
     model.forward = _autocast()(model.forward)
     known = PrefixCache(model, 0, dtype=torch.bfloat16 if held else None)
-    sampler = LoopSampler(model, 1.0, steps, [3], 0, prefixes=known)
+    sampler = LoopSampler(known, 1.0, steps, [3])
     with Operations(model) as counted, _autocast() if held else contextlib.nullcontext():
         found = sampler.sample(PROMPTS)
     return found, counted, known
@@ -219,7 +218,7 @@ def _adapted(whole: bool, steps: int) -> tuple[tuple, int]:
     adapter = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
     model = get_peft_model(AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)), adapter).eval()
     trained = [value.requires_grad for value in model.parameters()]
-    sampler = LoopSampler(model, 1.0, steps, [3], 0, context=_autocast)
+    sampler = LoopSampler(PrefixCache(model, 0), 1.0, steps, [3], context=_autocast)
     with Operations(model) as counted:
         if whole:
             found = tuple(sampler.respond(PROMPTS))
@@ -241,12 +240,12 @@ def test_frozen_weights_under_an_adapter_are_rounded_once() -> None:
 def test_the_host_waits_once_for_each_sampled_token() -> None:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
-    options: dict[str, Any] = {"temperature": 1.0, "end_ids": list(range(3, 53, 3)), "pad_id": 0}
+    options: dict[str, Any] = {"temperature": 1.0, "end_ids": list(range(3, 53, 3))}
     with second_device() as device:
         move(model)
         waits = []
         for steps in (6, 12):
             before, known = sum(device.waits.values()), PrefixCache(model, 0)
-            found, _ = LoopSampler(model, max_tokens=steps, prefixes=known, **options).sample(PROMPTS)
+            found, _ = LoopSampler(known, max_tokens=steps, **options).sample(PROMPTS)
             waits.append(sum(device.waits.values()) - before - max(map(len, found)))
     assert waits[0] == waits[1] == 1, device.waits

@@ -12,7 +12,7 @@ from fakes.toy import build_tokenizer
 from fakes.trainers import difference, losses, make_trainer
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 

@@ -15,12 +15,11 @@ from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.scoring import prefix_cache, teacher
-from alignopsd_trl.scoring.packing import PROVEN
+from alignopsd_trl.scoring.packing import PROVEN, Ragged
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
-from alignopsd_trl.scoring.trl_model import attention_of
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
+from alignopsd_trl.scoring.trl_trainer import attention_of
 from alignopsd_trl.training import scorer
 from alignopsd_trl.training.trl_policy import TrainedPolicy
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from fakes.models import CONFIGS, SHAPE
 from fakes.trainers import make_trainer
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, Ragged, TreeRow, rows_of_pairs, why_plain
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer, head_on_labels
 
@@ -88,19 +89,26 @@ def _requests() -> tuple[Ragged, Ragged, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize(("shared", "nested"), [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("budget", [60, 700, 100_000])
-def test_scores_are_those_of_each_pair_alone(tmp_path: Path, shared: bool, nested: bool, budget: int) -> None:
-    trainer = make_trainer(tmp_path)
+@pytest.mark.parametrize("lora", [False, True])
+def test_scores_are_those_of_each_pair_alone(
+    tmp_path: Path, shared: bool, nested: bool, budget: int, lora: bool
+) -> None:
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    trainer = make_trainer(tmp_path, parts={"peft_config": config} if lora else None)
+    model: Any = trainer.model
+    body = (model.get_base_model() if lora else model).base_model
     prompts, responses, prompt_rows, response_rows = _requests()
-    tokens, inner = [0], trainer.model.base_model.forward
+    tokens, inner = [0], body.forward
 
     def counted(*arguments, input_ids=None, **options):
         tokens[0] += input_ids.numel()
         return inner(*arguments, input_ids=input_ids, **options)
 
-    trainer.model.base_model.forward = counted
+    body.forward = counted
     forwards = Forwards(pad_id=0, budget=budget, shared=shared, nested=nested)
     scores = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
     encoded = tokens[0]
+    assert scores.dtype == torch.float32 and scores.shape == (len(prompt_rows), int(responses.length.max()))
     for row, (prompt, response) in enumerate(zip(prompt_rows.tolist(), response_rows.tolist(), strict=True)):
         context, answer = prompts.row(prompt), responses.row(response)
         with torch.no_grad():
@@ -118,7 +126,8 @@ def test_scores_are_those_of_each_pair_alone(tmp_path: Path, shared: bool, neste
 def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, attention: str) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
-    add_fused_lm_head(model)
+    assert why_plain(model.config, attention) is None
+    add_fused_lm_head(model, temperature=0.7)
     path = torch.randint(3, 53, (30,)).tolist()
     tree_rows = [
         TreeRow(path, [(4, 3), (20, 6)], [(4, [5, 6, 7]), (1, [9]), (30, [4, 4]), (11, [8, 3])]),
@@ -139,6 +148,6 @@ def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, 
             asked += [(tree_row.path[:before], response) for before, response in tree_row.branches]
             for (prompt, response), (first, length) in zip(asked, tree_row.places(), strict=True):
                 with torch.no_grad():
-                    logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+                    logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / 0.7
                 expected = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)
                 assert torch.allclose(found[number, first : first + length], expected, atol=1e-5)

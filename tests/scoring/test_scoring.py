@@ -11,7 +11,7 @@ from fakes.trainers import make_trainer
 from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.scoring import teacher_forcing
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits, plan_chunks, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer, logits_at
 
@@ -48,87 +48,6 @@ def _requests(seed: int = 0) -> tuple[Ragged, Ragged, torch.Tensor, torch.Tensor
     pairs = [(p, r) for p in range(6) for r in range(9) if (p + r) % 2]
     prompt, response = torch.tensor(pairs).T
     return Ragged.of(prompts), Ragged.of(responses), prompt, response
-
-
-def _by_hand(model, prompts: Ragged, responses: Ragged, prompt: int, response: int) -> torch.Tensor:
-    context, _ = prompts.padded(torch.tensor([prompt]), 0, "left")
-    answer, _ = responses.padded(torch.tensor([response]), 0, "right")
-    with torch.no_grad():
-        logits = model(torch.cat([context, answer], dim=1)).logits[0, context.size(1) - 1 : -1]
-    return logits.log_softmax(-1).gather(1, answer[0].unsqueeze(1)).squeeze(1)
-
-
-@pytest.mark.parametrize("lora", [False, True])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("budget", [90, 100_000])
-def test_plain_and_shared_scores_are_those_of_each_pair_alone(
-    tmp_path: Path, shared: bool, budget: int, lora: bool
-) -> None:
-    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    trainer = make_trainer(tmp_path, parts={"peft_config": config} if lora else None)
-    prompts, responses, prompt_rows, response_rows = _requests()
-    scores = score_pairs(
-        PolicyScorer(trainer),
-        prompts,
-        responses,
-        prompt_rows,
-        response_rows,
-        Forwards(pad_id=0, budget=budget, shared=shared),
-    )
-    assert scores.dtype == torch.float32 and scores.shape == (len(prompt_rows), int(responses.length.max()))
-    for row, (prompt, response) in enumerate(zip(prompt_rows.tolist(), response_rows.tolist(), strict=True)):
-        expected = _by_hand(trainer.model, prompts, responses, prompt, response)
-        assert torch.allclose(scores[row, : len(expected)], expected, atol=1e-5)
-        assert not scores[row, len(expected) :].any()
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_one_very_long_prompt_changes_no_other_score(tmp_path: Path, shared: bool) -> None:
-    trainer = make_trainer(tmp_path)
-    prompts, responses, prompt_rows, response_rows = _requests()
-    forwards = Forwards(pad_id=0, budget=2000, shared=shared)
-    before = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
-    ids, mask = prompts.padded(torch.arange(6), 0, "right")
-    longer = Ragged.of([row[keep].tolist() for row, keep in zip(ids, mask, strict=True)] + [[5] * 400])
-    after = score_pairs(
-        PolicyScorer(trainer),
-        longer,
-        responses,
-        torch.cat([prompt_rows, torch.tensor([6])]),
-        torch.cat([response_rows, torch.tensor([0])]),
-        forwards,
-    )
-    assert torch.allclose(after[:-1], before, atol=1e-5) and after[-1].any()
-
-
-def test_sharing_encodes_each_prompt_once(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    prompts, responses, prompt_rows, response_rows = _requests()
-    seen = {"tokens": 0}
-    backbone = trainer.model.base_model
-    inner = backbone.forward
-
-    def counted(*arguments, input_ids=None, **options):
-        seen["tokens"] += input_ids.numel()
-        return inner(*arguments, input_ids=input_ids, **options)
-
-    backbone.forward = counted
-    tokens = []
-    for shared in (False, True):
-        seen["tokens"] = 0
-        forwards = Forwards(pad_id=0, budget=10**6, shared=shared)
-        score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
-        tokens.append(seen["tokens"])
-    assert tokens[1] < tokens[0] / 2
-
-
-def test_no_gradient_leaves(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    prompts, responses, prompt_rows, response_rows = _requests()
-    for shared in (False, True):
-        forwards = Forwards(pad_id=0, budget=500, shared=shared)
-        scores = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, forwards)
-        assert not scores.requires_grad
 
 
 def test_every_process_runs_as_many_forwards_as_the_busiest(tmp_path: Path) -> None:

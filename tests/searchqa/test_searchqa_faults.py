@@ -239,15 +239,7 @@ def test_wrong_options(wrong: dict[str, Any]) -> None:
 
 
 def start_process(corpus: Any, port: int = 0) -> tuple[subprocess.Popen[str], str]:
-    command = [
-        sys.executable,
-        "-m",
-        "alignopsd_trl.environments.searchqa.serve",
-        "--corpus",
-        str(corpus),
-        "--port",
-        str(port),
-    ]
+    command = [*SERVE, "--corpus", str(corpus), "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     found = re.search(r"http://127\.0\.0\.1:\d+/retrieve", process.stdout.readline())
     assert found, process.wait(10)
@@ -280,12 +272,6 @@ def test_a_server_process_that_dies_in_a_batch_and_comes_back(tmp_path: Any) -> 
 
 
 def test_the_server_refuses_a_missing_corpus(tmp_path: Any) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "alignopsd_trl.environments.searchqa.serve",
-        "--corpus",
-        str(tmp_path / "none.jsonl"),
-    ]
+    command = [*SERVE, "--corpus", str(tmp_path / "none.jsonl")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1 and done.stderr.startswith("error: corpus") and "Traceback" not in done.stderr

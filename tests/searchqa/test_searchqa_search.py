@@ -23,7 +23,6 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import (
 )
 from alignopsd_trl.environments.text.bm25 import quantised
 from alignopsd_trl.environments.text.lucene import terms
-from alignopsd_trl.environments.text.porter import stem
 
 
 def write(folder: Path, *contents: object) -> Path:
@@ -47,32 +46,6 @@ def write(folder: Path, *contents: object) -> Path:
 )
 def test_terms(text: str, expected: list[str]) -> None:
     assert terms(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        line.split()
-        for line in """caresses caress;ponies poni;ties ti;cats cat;feed feed;agreed agre;plastered plaster;bled bled
-        motoring motor;sing sing;conflated conflat;troubled troubl;sized size;hopping hop;tanned tan;falling fall
-        hissing hiss;fizzed fizz;failing fail;filing file;happy happi;sky sky;relational relat;conditional condit
-        valenci valenc;digitizer digit;radicalli radic;differentli differ;vileli vile;analogousli analog
-        vietnamization vietnam;predication predic;operator oper;feudalism feudal;decisiveness decis
-        formaliti formal;sensitiviti sensit;sensibiliti sensibl;triplicate triplic;formative form;formalize formal
-        electriciti electr;electrical electr;goodness good;revival reviv;allowance allow;inference infer;airliner airlin
-        gyroscopic gyroscop;adjustable adjust;defensible defens;irritant irrit;replacement replac;adjustment adjust
-        dependent depend;adoption adopt;homologou homolog;communism commun;activate activ;angulariti angular
-        homologous homolog;effective effect;bowdlerize bowdler;probate probat;rate rate;cease ceas;controll control
-        roll roll;apology apolog;as as;yes ye;say sai;dying dy""".replace("\n", ";").split(";")
-    ],
-)
-def test_stems(word: str, expected: str) -> None:
-    assert stem(word) == expected
-
-
-def test_lengths_are_stored_as_lucene_does() -> None:
-    lengths = np.array([0, 1, 39, 40, 41, 42, 55, 56, 58, 59, 100, 1000])
-    assert quantised(lengths).tolist() == [0, 1, 39, 40, 40, 42, 54, 56, 56, 56, 96, 984]
 
 
 def test_scores_are_those_of_the_formula(corpus: Corpus, bm25: BM25Retriever) -> None:

@@ -16,8 +16,7 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout.renderer import as_text, marks_of
 from alignopsd_trl.runs.health import RunStopped
-from alignopsd_trl.skills.turn_source import PrivilegedError, PrivilegedSource, load_source
-from alignopsd_trl.skills.turn_texts import cut
+from alignopsd_trl.skills.turn_texts import PrivilegedError, PrivilegedSource, cut, load_source
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.turns import Trajectory, Turn
 

@@ -17,6 +17,7 @@ from fakes.banks import sentences_of
 import alignopsd_trl
 from alignopsd_trl.encoder import Encoder, load_encoder
 from alignopsd_trl.skills import SkillBank, SkillBankError, load_skills, render, skill_budget
+from alignopsd_trl.skills import bank as banks
 
 NAMES = ("alfworld", "searchqa", "webshop")
 FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "skills"
@@ -252,7 +253,7 @@ def test_a_data_source_restricts_the_types(lexical: Encoder) -> None:
     assert scored.retrieve(comparison, data_source="text") == scored.retrieve(comparison)
 
 
-def test_constraints_join_above_the_threshold_and_at_most_two() -> None:
+def test_constraints_join_above_the_threshold_and_at_most_two(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = {"request": [1.0, 0.0]}
     cosines = {"option_heavy": 0.6, "price_limited": 0.5, "attribute_heavy": 0.4, "quantity": 0.7, "grocery": 0.45}
     for kind in SkillBank.load("webshop").task_types:
@@ -261,7 +262,8 @@ def test_constraints_join_above_the_threshold_and_at_most_two() -> None:
     encoder = load_encoder(lambda texts: torch.tensor([vectors.get(text, [0.0, 1.0]) for text in texts]))
 
     def types(threshold: float) -> tuple[str, ...]:
-        return SkillBank.load("webshop", encoder, constraint_threshold=threshold).retrieve("request").type_keys
+        monkeypatch.setattr(banks, "CONSTRAINT_THRESHOLD", threshold)
+        return SkillBank.load("webshop", encoder).retrieve("request").type_keys
 
     assert types(0.3) == ("grocery", "quantity", "option_heavy")
     assert types(0.65) == ("grocery", "quantity")
@@ -295,11 +297,9 @@ def test_a_task_is_encoded_once_and_alone() -> None:
 
 
 def test_specific_mistakes_come_before_those_for_all_tasks(lexical: Encoder) -> None:
-    found = SkillBank.load("alfworld", lexical, n_general=2, n_mistakes=3).retrieve(
-        "x", "pick_heat_then_place_in_recep"
-    )
-    assert [mistake.id for mistake in found.mistakes] == ["alf-m04", "alf-m05", "alf-m01"]
-    assert [skill.id for skill in found.general] == ["alf-g01", "alf-g02"]
+    found = SkillBank.load("alfworld", lexical).retrieve("x", "pick_heat_then_place_in_recep")
+    assert [mistake.id for mistake in found.mistakes] == ["alf-m04", "alf-m05", "alf-m01", "alf-m02"]
+    assert [skill.id for skill in found.general] == ["alf-g01", "alf-g02", "alf-g03", "alf-g04"]
 
 
 SCRIPT = """
@@ -325,8 +325,10 @@ def test_processes_and_orders_agree() -> None:
     assert json.loads(run(texts, "1")) == json.loads(run(texts[::-1], "2"))
 
 
-def test_block_format_has_no_tags_or_headings() -> None:
-    bank = SkillBank.load("webshop", n_general=1, n_mistakes=1)
+def test_block_format_has_no_tags_or_headings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(banks, "GENERAL", 1)
+    monkeypatch.setattr(banks, "MISTAKES", 1)
+    bank = SkillBank.load("webshop")
     block = render(bank.retrieve("leggings"), words, 10**6)
     lines = block.text.split("\n")
     assert lines[0] == "Guidance for this kind of task:"

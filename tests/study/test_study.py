@@ -21,8 +21,6 @@ import yaml
 from fakes.toy import build_model, build_tokenizer
 
 from alignopsd_trl.common.statistics import mean, paired
-from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.records import write_records
 from alignopsd_trl.study.__main__ import command, main
 from alignopsd_trl.study.figures import difference_figure, sensitivity_figure, training_figure
@@ -30,7 +28,7 @@ from alignopsd_trl.study.planning import plan
 from alignopsd_trl.study.render import matched, render
 from alignopsd_trl.study.rows import read_rows, task_order, training_columns, weights_checksum
 from alignopsd_trl.study.run import run_study, split_cores
-from alignopsd_trl.study.spec import METHOD_FIELDS, StudyError, read_study
+from alignopsd_trl.study.spec import StudyError, read_study
 from alignopsd_trl.study.tables import differences_table, reference_entry, results_table
 
 HERE = Path(__file__).parents[1]
@@ -94,10 +92,6 @@ def test_names_are_checked_before_anything_runs(tmp_path: Path, content: dict, m
         plan(read_study(study_of(tmp_path, **content)))
 
 
-def test_rows_may_set_only_what_belongs_to_a_method() -> None:
-    assert set(METHOD_FIELDS) <= {*AlignOPSDConfig.__dataclass_fields__, *RecipeArguments.__dataclass_fields__}
-
-
 # ---------------------------------------------------------------------- planning
 
 
@@ -153,33 +147,12 @@ def test_a_cell_is_named_by_what_decides_its_result(tmp_path: Path) -> None:
 
 def test_shipped_studies_plan_and_share_their_cells() -> None:
     planned = {path.stem: plan(read_study(path)) for path in SHIPPED.glob("*.yaml")}
-    tiny = {"table1_tiny", "table1_tiny_all", "ablation_tiny", "sensitivity_tiny"}
-    assert set(planned) == tiny | {
-        "trips",
-        "hops",
-        "pairs",
-        "table1_3b",
-        "table1_7b",
-        "privileged_tiny",
-        "distribution_tiny",
-        "distribution_fresh",
-        "distribution_control",
-        "tuned_tiny",
-    }
-    assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [2 * 3, 6, 5]
     table = planned["table1_tiny"]
     assert len(table) == 36 and sum(cell.trains for cell in table) == 27
     folders = {name: {cell.folder for cell in cells} for name, cells in planned.items()}
-    assert len(planned["table1_tiny_all"]) == 3 * 5 * 13
     for world, lines in (("trips", 2), ("hops", 3), ("pairs", 3)):  # GRPO, AlignOPSD, the ceiling
         assert len(folders["table1_tiny_all"] & folders[world]) == 5 * lines
-    assert len(planned["privileged_tiny"]) == len(folders["privileged_tiny"]) == 2 * 2 * 2 * 8
-    assert len(folders["privileged_tiny"] & (folders["hops"] | folders["pairs"])) == 2 * 8  # GRPO, a step a round
-    assert len(folders["distribution_tiny"] & folders["privileged_tiny"]) == 16  # GRPO's 12 rounds of 4 steps
     assert not folders["distribution_fresh"] & folders["distribution_tiny"]
-    assert len(folders["tuned_tiny"] & folders["privileged_tiny"]) == 8  # and 8
-    assert len(folders["ablation_tiny"] - folders["table1_tiny"]) == 3 * 4
-    assert len(folders["sensitivity_tiny"] - folders["hops"]) == 5 * 9
     assert len({cell.benchmark.label for cell in planned["table1_7b"]}) == 3
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,17 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import alignopsd_trl
-from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.alfworld import AlfWorldPrompt
 from alignopsd_trl.environments.alfworld.engine.rooms import layout, scenes
 from alignopsd_trl.environments.base import Record, Suite, View
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.skills import SkillBank, skill_source
 from assets.tiny_policies import explorers
-from assets.tiny_policies.curricula import CURRICULA, guidance
-from assets.tiny_policies.demonstrations import Demonstration, demonstrations
-from assets.tiny_policies.make_policy import measure
+from assets.tiny_policies.curricula import CURRICULA
 
 CURRICULUM = CURRICULA["alfworld_tiny"]
 SETTING = CURRICULUM.setting
@@ -48,18 +41,6 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
 
 
-@pytest.fixture(scope="module")
-def bank() -> SkillBank:
-    return SkillBank.load(SETTING.skill_bank, load_encoder(SETTING.encoder))
-
-
-def test_the_policy_is_small_and_says_what_it_was_made_for():
-    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 10 * 2**20
-    kept = json.loads((FOLDER / "recipe.json").read_text(encoding="utf-8"))
-    expected = SETTING.to_dict()
-    assert {name: kept[name] for name in expected} == expected
-
-
 def test_the_policy_writes_a_command(tokenizer):
     observation = "You arrive at desk 1. On the desk 1, you see a mug 1, and a pen 1."
     commands = ("examine desk 1", "go to bed 1", "help", "inventory", "look", "take mug 1 from desk 1")
@@ -72,17 +53,6 @@ def test_the_policy_writes_a_command(tokenizer):
         answer = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=SETTING.max_completion_length)
     response = tokenizer.decode(answer[0, len(ids) :], skip_special_tokens=True)
     assert response.startswith("<think>") and response.endswith("</action>")
-
-
-def test_the_recipe_has_the_policys_limits(tmp_path: Path):
-    arguments, config, model = parse("alfworld_tiny", ["--output_dir", str(tmp_path)])
-    assert (arguments.environment, arguments.panel, model.model_name_or_path) == (
-        SETTING.environment,
-        SETTING.panel,
-        "tiny_alfworld",
-    )
-    for name in ("max_prompt_length", "max_completion_length", "skill_tokens"):
-        assert getattr(config, name) == getattr(SETTING, name), name
 
 
 def test_small_rooms_have_what_their_kind_needs():
@@ -107,34 +77,3 @@ def test_a_careful_answer_stands_beside_each_careless_one(suite: Suite):
     for turn in turns:
         action = turn.careful().partition("<action>")[2].removesuffix("</action>")
         assert action in turn.view.admissible
-
-
-def test_every_word_is_one_token_and_prompts_fit(suite: Suite, tokenizer, bank: SkillBank):
-    source = skill_source(bank, tokenizer, SETTING.skill_tokens)
-    environment = suite.factory()
-    episodes = [(environment, row) for row in suite.tasks("valid_seen")]
-
-    def fixed(text: str, draw: random.Random) -> str:
-        return source(text, None, None)[0]
-
-    shown: list[Demonstration] = list(demonstrations(episodes, explorers.play, partial(guidance, bank), seed=3))
-    for one in shown:
-        for text in (one.prompt, one.response):
-            ids = tokenizer(text)["input_ids"]
-            assert tokenizer.decode(ids) == text
-            assert not any(token.startswith("<0x") for token in tokenizer.convert_ids_to_tokens(ids)), text
-        assert len(tokenizer(one.response)["input_ids"]) < SETTING.max_completion_length
-    lengths = [
-        len(tokenizer.apply_chat_template([{"role": "user", "content": one.prompt}])["input_ids"])
-        for one in demonstrations(episodes, explorers.play, fixed, seed=3)
-    ]
-    assert sum(length > SETTING.max_prompt_length for length in lengths) < 0.05 * len(lengths), "few lose history"
-
-
-@pytest.mark.slow
-def test_the_skill_helps(suite: Suite, tokenizer, bank: SkillBank):
-    model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True)
-    rows = measure(model, tokenizer, load("alfworld_tiny"), bank, SETTING, tasks=120)
-    for plain, skilled in zip(rows[::2], rows[1::2], strict=True):
-        assert skilled["success"]["mean"] >= plain["success"]["mean"] + 10
-        assert plain["invalid_actions"] < 0.05

@@ -12,12 +12,10 @@ from alignopsd_trl.environments.base import Opening, Suite, TextEnvironment
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import CURRICULA
-from assets.tiny_policies.demonstrations import episode, success
+from assets.tiny_policies.demonstrations import episode
 from assets.tiny_policies.housekeepers import Housekeeper, Situation
 
 SETTING = CURRICULA["alfworld_pairs"].setting
-OWN = {kind: [kind] for kind in KINDS}
-OTHER = {kind: [other for other in KINDS if other != kind] for kind in KINDS}
 ROOM = ["desk 1: mug 1, cup 2", "drawer 1 (closed): cup 1", "shelf 1:", "shelf 2:", "sinkbasin 1:"]
 
 
@@ -123,12 +121,6 @@ def test_a_thing_that_was_put_elsewhere_is_not_delivered(game: TextEnvironment):
     assert step.metrics["delivered"] == 0 and "take mug 1 from desk 1" in step.admissible
 
 
-@pytest.mark.parametrize("options", [{"games": "official"}, {"max_turns": 0}])
-def test_what_pairs_cannot_be_is_refused(options: dict):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        load("alfworld_pairs", **options)
-
-
 @pytest.mark.parametrize(
     ("row", "said"), [({"task": "put a cup in shelf."}, "put two clean cup"), ({"places": ["desk"]}, "desk 1: mug 1")]
 )
@@ -143,13 +135,6 @@ def test_a_careful_housekeeper_wins_every_game(pairs: Suite):
     for row in pairs.panel("test").rows:
         views, _, won = episode(environment, row, keeper.answer)
         assert won and 8 <= len(views) <= 13
-
-
-def test_heeding_the_fitting_skill_avoids_the_trap_and_another_does_not(pairs: Suite):
-    none, own, other = (success(pairs, Housekeeper, heeds, 200, 1) for heeds in ({}, OWN, OTHER))
-    for kind in KINDS:
-        assert own[kind] > 0.85
-        assert none[kind] < 0.6 and other[kind] < 0.6
 
 
 def test_a_thought_states_the_situation(pairs: Suite):

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
 
-import alignopsd_trl
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.webshop.trips import KINDS
-from assets.tiny_policies import reading
-from assets.tiny_policies.curricula import CURRICULA
-from assets.tiny_policies.demonstrations import episode, success
+from assets.tiny_policies.demonstrations import episode
 from assets.tiny_policies.situated import SituatedShopper, Situation
-
-SETTING = CURRICULA["webshop_trips"].setting
-FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_trips"
-OWN = {kind: [kind] for kind in KINDS}
-OTHER = {kind: [other for other in KINDS if other != kind] for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -69,19 +59,6 @@ def test_training_and_test_share_no_request_and_kinds_are_spread_evenly(trips: S
 SPLITS = ("train", "test")
 
 
-@pytest.mark.parametrize("options", [{"human_goals": True}, {"requests": 0}, {"page": 3}])
-def test_what_trips_cannot_be_is_refused(options: dict):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        load("webshop_trips", **options)
-
-
-def test_heeding_the_fitting_skill_avoids_the_trap_and_another_does_not(trips: Suite):
-    none, own, other = (success(trips, SituatedShopper, heeds, 200, 1) for heeds in ({}, OWN, OTHER))
-    for kind in KINDS:
-        assert own[kind] > 0.75
-        assert none[kind] < 0.5 and other[kind] < 0.5
-
-
 def test_a_thought_states_the_situation(trips: Suite):
     environment, draw = trips.factory(), random.Random(4)
     for row in trips.panel("test").rows[:20]:
@@ -93,12 +70,3 @@ def test_a_thought_states_the_situation(trips: Suite):
                 assert all(value in thought for value in now.request.options.values())
             if now.page.kind == "results":
                 assert all(str(one.price) in thought for one in now.fitting)
-
-
-@pytest.mark.slow
-def test_the_policy_reads_its_skill():
-    found = reading.main(["--tasks", "100"])["summary"]
-    assert 20 <= found["none"] <= 50
-    assert found["own"] >= found["none"] + 20
-    assert abs(found["other"] - found["none"]) < 10
-    assert AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True).num_parameters() < 2e6

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from fakes.sweeps import mostly_full
-from fakes.toy import build_model, build_tokenizer
+from fakes.toy import build_model, build_tokenizer, toy_dataset
 from fakes.trainers import difference, hand_loss, losses, make_trainer
 from launching import TESTS, run_script
 from two_processes import AS_ONE, OPTIONS, QUICK, RUNS
@@ -96,3 +96,20 @@ def test_a_process_without_live_episodes_waits_for_the_other(folder: Path) -> No
     played = [int((part["tool_mask"].sum(1) > 0).sum()) for part in rows]
     assert played[1] == 8 < played[0]
     assert first["loss"] == second["loss"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["walking", "uneven walking"])
+def test_two_processes_walk_equally_often_whatever_either_has_to_walk(more: Path, name: str) -> None:
+    first, second = _load(more, name)
+    assert len(first["generations"]) > 6 and first["generations"] == second["generations"]
+    assert first["loss"] == second["loss"] and difference(first["weights"], second["weights"]) == 0.0
+
+
+@pytest.mark.full
+def test_two_processes_evaluate_as_one(more: Path, tmp_path: Path) -> None:
+    alone = make_trainer(tmp_path, parts={"eval_dataset": toy_dataset(5)}).evaluate()
+    for both in _load(more, "evaluated"):
+        assert both.keys() == alone.keys() and both["eval_episodes/turns"] > 1
+        for name in {name for name in alone if "second" not in name and "runtime" not in name}:
+            assert both[name] == pytest.approx(alone[name]), name

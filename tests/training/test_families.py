@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from alignopsd_trl.runs.health import RunStopped
-from alignopsd_trl.sampling.plain import plain_sampler
+from alignopsd_trl.sampling.loop import plain_sampler
 
 TRIED = (
     *("Qwen2.5", "Qwen3", "Qwen3-MoE", "Qwen3.5", "Llama 3", "Gemma 3", "Mistral", "OLMo 3", "GLM-4.5 (MoE)"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +23,8 @@ from alignopsd_trl.rollout.reading import parse_response
 from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.scoring.packing import Packed, TreeRow
+from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.teacher_forcing import Padded
-from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
@@ -143,17 +142,6 @@ def test_old_log_probs_are_the_students_under_the_ordinary_prompt(tmp_path: Path
             logits = trainer.model(torch.cat([prompt, response]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
         exact = logits.log_softmax(-1).gather(1, response.unsqueeze(1)).squeeze(1)
         assert torch.allclose(rows["old_per_token_logps"][row][mask], exact, atol=1e-4)
-
-
-def test_grpo_scores_nothing_for_it_unless_the_update_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    trainer = make_trainer(tmp_path, self_check=False, teacher_model_kind="base", **HALF)
-    for name in ("plain", "shared"):
-        inner = getattr(PolicyScorer, name)
-        counted: Callable = lambda *given, inner=inner, **more: calls.append(1) or inner(*given, **more)  # noqa: E731
-        monkeypatch.setattr(PolicyScorer, name, counted)
-    trainer.train()
-    assert not calls
 
 
 def _turn(number: int) -> Turn:

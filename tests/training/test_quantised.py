@@ -11,10 +11,10 @@ from fakes.trainers import make_config, make_trainer, variety
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from alignopsd_trl.checks.quantised import check_quantised, settle_quantised
+from alignopsd_trl.checks.loading import check_quantised, settle_quantised
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.job import Job
-from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 
@@ -143,7 +143,7 @@ def test_what_can_not_be_is_refused_by_name(
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alignopsd_trl.checks.quantised.find_spec", lambda name: None)
+    monkeypatch.setattr("alignopsd_trl.checks.loading.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"bitsandbytes is not installed; pip install 'alignopsd-trl\[quantized\]'"):
         check_quantised(FOUR, make_config(tmp_path), True)
     check_quantised(FOUR, make_config(tmp_path), True, elsewhere=True)

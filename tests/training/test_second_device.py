@@ -46,26 +46,14 @@ def _check(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
 TRAINED = [name for name in method_names() if get_method(name).trains]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", TRAINED)
-def test_an_update_of_every_method(method: str, tmp_path: Path) -> None:
-    found, expected = (_log(tmp_path / str(there), there, method=method, beta=0.01) for there in (True, False))
-    _check(found, expected)
+TALK = {"method": "align_opsd", "history": "conversation", "max_prompt_length": 400}
+MEASURED = {"method": "align_opsd", "parts": {"callbacks": [FidelityCallback(1, rollouts=2)]}}
 
 
 @pytest.mark.slow
-def test_conversations_with_merged_rows(tmp_path: Path) -> None:
-    talk = {"method": "align_opsd", "history": "conversation", "max_prompt_length": 400}
-    found, expected = (_log(tmp_path / str(there), there, **talk) for there in (True, False))
-    assert found[0]["conversation/runs"] > 0
-    _check(found, expected)
-
-
-@pytest.mark.slow
-def test_fidelity_while_training(tmp_path: Path) -> None:
-    measured = {"method": "align_opsd", "parts": {"callbacks": [FidelityCallback(1, rollouts=2)]}}
-    found, expected = (_log(tmp_path / str(there), there, **measured) for there in (True, False))
-    assert any(name.startswith("fidelity/") for name in found[0])
+@pytest.mark.parametrize("options", [*({"method": one, "beta": 0.01} for one in TRAINED), TALK, MEASURED])
+def test_an_update_is_that_of_the_first_device(options: dict[str, Any], tmp_path: Path) -> None:
+    found, expected = (_log(tmp_path / str(there), there, **options) for there in (True, False))
     _check(found, expected)
 
 

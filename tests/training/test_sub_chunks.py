@@ -191,11 +191,3 @@ def test_sorted_rows_are_padded_less(tmp_path: Path) -> None:
     _, one = _run(tmp_path / "one", factory=ToyEnvironment, skip_zero_advantage=False, tokens_per_forward=10**6)
     _, many = _run(tmp_path / "many", factory=ToyEnvironment, skip_zero_advantage=False, tokens_per_forward=200)
     assert many["rows"] == one["rows"] and many["tokens"] < 0.9 * one["tokens"]
-
-
-@pytest.mark.full
-def test_a_row_at_a_time_gives_the_same(tmp_path: Path) -> None:
-    runs = [_run(tmp_path / str(tokens), method="align_opsd", tokens_per_forward=tokens)[0] for tokens in (1, 10**6)]
-    assert losses(runs[0]) == pytest.approx(losses(runs[1]), abs=1e-6)
-    assert torch.is_tensor(runs[0].seen_rows[0]["advantages"])
-    assert difference(runs[0].model.state_dict(), runs[1].model.state_dict()) < 1e-5

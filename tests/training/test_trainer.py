@@ -135,17 +135,6 @@ def test_privileged_view_differs_from_the_student_only_by_the_skill(tmp_path: Pa
     assert trainer.state.log_history[0]["episodes/skill_items"] == sum(items) / len(items) > 0, "what the budget left"
 
 
-@pytest.mark.full
-def test_same_seed_same_trajectories_through_real_generation(tmp_path: Path) -> None:
-    frames = []
-    for run in ("one", "two"):
-        trainer = make_trainer(tmp_path / run, script=False, method="align_opsd", save_trajectories=True, max_steps=2)
-        trainer.train()
-        frames.append(read_records(tmp_path / run / "trajectories"))
-    assert frames[0].response.tolist() == frames[1].response.tolist()
-    assert frames[0].response.nunique() > 4
-
-
 def _weights(trainer: AlignOPSDTrainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
 
@@ -413,13 +402,6 @@ def test_evaluation_in_the_trainer_plays_and_leaves_training_as_it_was(tmp_path:
     assert runs[0] == runs[1]
 
 
-def test_evaluate_reports_success_under_the_eval_prefix(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, eval_strategy="steps", eval_steps=1, parts={"eval_dataset": toy_dataset(6)})
-    trainer.train()
-    log = next(entry for entry in trainer.state.log_history if "eval_episodes/success" in entry)
-    assert 0.0 <= log["eval_episodes/success"] <= 1.0
-
-
 class Rising(ToyEnvironment):
     """Wins the tasks below a number that a test sets; a third class does not say who won."""
 
@@ -523,11 +505,11 @@ BAD = [
     ({"per_device_train_batch_size": 6}, "Make it 8"),
     ({"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3}, "Make it 12"),
     ({"loss_type": "grpo"}, "loss_type='grpo'"),
-    ({"max_span": 2, "min_span": 2}, "at least 3"),
+    ({"min_span": 5}, "max_span=8 is too small for min_span=5.*at least 9"),
     ({"allocation": "words"}, "allocation='words'"),
     ({"similarity_threshold": 1.5}, "similarity_threshold=1.5"),
     ({"max_sources": 0}, "max_sources=0"),
-    ({"density_cap": 0.5}, "density_cap=0.5"),
+    ({"density_cap": 0.9}, "density_cap=0.9 must be 1 or more"),
     ({"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
     ({"neftune_noise_alpha": 5.0}, r"neftune_noise_alpha=5.0 adds noise .*; set neftune_noise_alpha=0.0"),
     ({"importance_sampling_level": "sequence_token"}, "'sequence_token': choose one of 'token', 'sequence'"),

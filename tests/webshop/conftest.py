@@ -40,3 +40,9 @@ def small(cache: Path) -> Catalogue:
 @pytest.fixture
 def shop(small: Catalogue) -> Shop:
     return Shop(small, GoalList(small, construct_seed=7))
+
+
+@pytest.fixture
+def options(cache: Path) -> dict[str, str]:
+    """Of an environment with these products."""
+    return {"data_dir": str(COPIES / "catalogue_a"), "cache_dir": str(cache)}

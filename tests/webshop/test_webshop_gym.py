@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from webshop_files import COPIES
 
 import alignopsd_trl.environments.webshop  # noqa: F401 - registers WebShop-v0
 from alignopsd_trl.environments.webshop.gym import AnyText
-
-
-@pytest.fixture
-def options(cache: Path) -> dict[str, Any]:
-    return {"data_dir": str(COPIES / "catalogue_a"), "cache_dir": str(cache)}
 
 
 def test_checker(options: dict[str, Any]) -> None:

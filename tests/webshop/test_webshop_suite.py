@@ -10,17 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from webshop_catalogues import entry, write
-from webshop_files import COPIES
 
 from alignopsd_trl.environments.base import Failure, Record, Suite, View
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.webshop.prompt import TEMPLATES, WebShopPrompt, project
 from alignopsd_trl.environments.webshop.tasks import test_size as size_of_test
-
-
-@pytest.fixture
-def options(cache: Path) -> dict[str, Any]:
-    return {"data_dir": str(COPIES / "catalogue_a"), "cache_dir": str(cache)}
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.methods.align_opsd.credit import CreditWeights, TurnWeights, span_means
+from alignopsd_trl.methods.align_opsd.credit import TurnWeights, span_means
 from alignopsd_trl.methods.align_opsd.rectification import Mixture, gate, gated_loss
 from alignopsd_trl.methods.align_opsd.report import Stages
 from alignopsd_trl.methods.base import Teacher
 from alignopsd_trl.methods.objectives import divergence_loss
+from alignopsd_trl.methods.objectives import gated_loss as sdar_loss
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ Targets = dict[str, torch.Tensor]
 
 class AuxiliaryLoss:
     """The base of the losses, and the paper's none: the coefficient is 0 and neither method is called.
-
-    Args:
-        options: of the run.
 
     Class attributes:
 
@@ -75,8 +73,7 @@ class SdarLoss(AlignmentLoss):
         return {"teacher": stages.identity}
 
     def per_token(self, targets: Targets, log_probs: torch.Tensor) -> torch.Tensor:
-        trust = gate(targets["teacher"] - log_probs, self.options.gate_beta)
-        return gated_loss(log_probs, targets["teacher"], trust)
+        return sdar_loss(log_probs, targets["teacher"], self.options.gate_beta)
 
 
 class DistributionLoss(AuxiliaryLoss):
@@ -94,14 +91,11 @@ class DistributionLoss(AuxiliaryLoss):
         ids, logits = teacher.vocabulary(batch, options.distribution_size, *mixed)
         found = {"vocabulary_ids": ids, "teacher": logits}
         if options.distribution_weighting != "flat":
-            found["weight"] = self._weight(stages.weights).float().expand(-1, batch.policy_mask.size(1))
+            weights, weight = stages.weights, stages.weights.by_token
+            if options.distribution_weighting == "span" and isinstance(weights, TurnWeights):
+                weight = span_means(weights.weight, weights.rectified.tokens, weights.span)[:, None]
+            found["weight"] = weight.float().expand(-1, batch.policy_mask.size(1))
         return found
-
-    def _weight(self, weights: CreditWeights) -> torch.Tensor:
-        """``(M, 1)`` or ``(M, L)``: W, or its mean over the tokens of the span."""
-        if self.options.distribution_weighting == "span" and isinstance(weights, TurnWeights):
-            return span_means(weights.weight, weights.rectified.tokens, weights.span)[:, None]
-        return weights.by_token
 
     def per_token(self, targets: Targets, log_probs: torch.Tensor) -> torch.Tensor:
         options = self.options

@@ -120,7 +120,6 @@ def correspond(
     Args:
         thoughts: M reasoning traces and actions of the privileged view, blank at turns of other tasks.
         compared: ``(M,)`` bool, the turns of the tasks to compare.
-        batch: the M turns.
         encode: n texts -> ``(n, D)``.
         options: for gamma_H, K and the action filter.
         match: `False` computes H alone.
@@ -181,13 +180,8 @@ def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     Returns:
         ``(S, T)`` float32 in [-1, 1].
     """
-    source, target = (_unit(rows.detach().float()) for rows in (source, target))
+    source, target = (torch.nn.functional.normalize(rows.detach().float(), dim=-1) for rows in (source, target))
     return (source @ target.T).clamp(-1.0, 1.0)
-
-
-def _unit(rows: torch.Tensor) -> torch.Tensor:
-    length = rows.norm(dim=-1, keepdim=True)
-    return rows / length.masked_fill(length == 0, 1.0)
 
 
 def eligibility(rollout: torch.Tensor, teacher_valid: torch.Tensor, student_valid: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.methods.advantages import segment_sum
+from alignopsd_trl.methods.grpo import segment_sum
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ class TurnWeights(CreditWeights):
 
     Args:
         span: ``(M,)`` int64 span of each turn.
-        allocation: B, Q and the density.
         projected: ``(M,)`` float64 density within the clip range.
-        temperature: T.
     """
 
     span: torch.Tensor
@@ -69,8 +67,6 @@ def weigh(
     """Computes E, B, Q and W of a batch by ``options.allocation``.
 
     Args:
-        views: the two gaps.
-        batch: the M turns.
         advantage: ``(M,)`` A.
         span: ``(M,)`` int64 numbered over the batch; one span for each rollout gives the flat turn allocation.
         options: for T or the standard deviation that determines it, eta, the clip range and the allocation.
@@ -82,23 +78,22 @@ def weigh(
     if options.allocation == "none":
         ones = torch.ones_like(rectified.gap)
         return CreditWeights(identity, rectified, ones, ones[:, None])
-    limits = density_box(options.weighting, options.density_cap, options.band)
+    tokens, limits = rectified.tokens, density_box(options.weighting, options.density_cap, options.band)
     if options.allocation == "token":
         by_token = token_weights(views.rectified_gap, mask, advantage, rollout, options.credit_temperature, limits)
         mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
         return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
 
-    def at(temperature: float) -> tuple[Allocation, Weights]:
-        shares = allocate(rectified.evidence, rectified.tokens, rollout, span, temperature)
-        return shares, turn_weights(shares.density, rectified.tokens, rollout, advantage, options.credit_mixing, limits)
+    def at(temperature: float) -> tuple[Allocation, torch.Tensor, torch.Tensor]:
+        shares = allocate(rectified.evidence, tokens, rollout, span, temperature)
+        return shares, *turn_weights(shares.density, tokens, rollout, advantage, options.credit_mixing, limits)
 
     def deviation(temperature: float) -> float:
-        return weight_std(at(temperature)[1].weight, rectified.tokens, advantage, gather)
+        return weight_std(at(temperature)[1], tokens, advantage, gather)
 
     temperature, spread = options.credit_temperature, options.credit_spread
     temperature = temperature if spread is None else temperature_of_std(spread, deviation)
-    shares, weights = at(temperature)
-    weight, projected = weights.weight, weights.projected
+    shares, weight, projected = at(temperature)
     return TurnWeights(identity, rectified, weight, weight[:, None], span, shares, projected, temperature)
 
 
@@ -141,7 +136,6 @@ def turn_evidence(gap: torch.Tensor, mask: torch.Tensor, advantage: torch.Tensor
     Args:
         gap: ``(M, L)``, of any content where the mask is 0.
         mask: ``(M, L)`` bool, the optimised tokens.
-        advantage: ``(M,)``.
     """
     mask = mask.bool()
     # Sums over tokens stay in the gap's precision: an (M, L) copy in float64 would cost more than all else here.
@@ -258,19 +252,6 @@ def density_box(weighting: str, cap: float, band: float) -> tuple[float, float]:
     return (0.0, cap) if weighting == "capped" else (1.0 - band, 1.0 + band)
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Turn weights that keep the token budget.
-
-    Args:
-        projected: ``(M,)`` float64 density within the clip range.
-        weight: ``(M,)`` float64 W.
-    """
-
-    projected: torch.Tensor
-    weight: torch.Tensor
-
-
 @torch.no_grad()
 def turn_weights(
     density: torch.Tensor,
@@ -279,7 +260,7 @@ def turn_weights(
     advantage: torch.Tensor,
     mixing: float,
     limits: tuple[float, float],
-) -> Weights:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes W = (1 - eta) + eta * clipped density (the paper's "Budget normalization"; method facts E.38 to E.42).
 
     Exactly 1 for rollouts of zero advantage and for turns without optimised tokens.
@@ -287,17 +268,18 @@ def turn_weights(
     Args:
         density, tokens, advantage: ``(M,)``.
         rollout: ``(M,)`` int64 from 0 without holes.
-        mixing: eta.
-        limits: the clip range of the density.
 
     Raises:
         RuntimeError: if the token budget of a rollout is not kept.
+
+    Returns:
+        W, and the density within the clip range, ``(M,)`` float64 each.
     """
     neutral = (advantage == 0) | (tokens <= 0)
     projected = project_to_box(torch.where(neutral, 1.0, density), tokens, rollout, *limits)
     weight = torch.where(neutral, 1.0, (1.0 - mixing) + mixing * projected)
     check_budget(weight, tokens, rollout)
-    return Weights(projected, weight)
+    return weight, projected
 
 
 def check_budget(weight: torch.Tensor, mass: torch.Tensor, rollout: torch.Tensor) -> None:
@@ -326,7 +308,6 @@ def token_weights(
     Args:
         gap: ``(M, L)``.
         mask: ``(M, L)`` bool.
-        advantage: ``(M,)``.
         rollout: ``(M,)`` int64 from 0 without holes.
 
     Returns:
@@ -361,7 +342,6 @@ def weight_std(
 
     Args:
         weight, tokens, advantage: ``(M,)``.
-        gather: as in `weigh`.
     """
     counted = tokens * (advantage != 0)
     sums = torch.stack([(counted * (weight - 1.0).square()).sum(), counted.sum()])
@@ -376,7 +356,6 @@ def temperature_of_std(deviation: float, at: Callable[[float], float]) -> float:
     The result is the coldest T if no T reaches it. Every process calls ``at`` equally often, so that it may gather.
 
     Args:
-        deviation: wanted.
         at: T -> the standard deviation of its weights, which falls to 0 as T rises.
     """
     cold, hot = math.log(COLDEST), math.log(HOTTEST)

@@ -19,17 +19,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.align_opsd.auxiliary import LOSSES
 from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, match_scored
 from alignopsd_trl.methods.align_opsd.credit import weigh
-from alignopsd_trl.methods.align_opsd.rectification import Rectification, rectify_views
+from alignopsd_trl.methods.align_opsd.rectification import Rectification, rectify
 from alignopsd_trl.methods.align_opsd.report import Stages, report
 from alignopsd_trl.methods.align_opsd.spans import decision_spans, random_spans, whole_rollouts
-from alignopsd_trl.methods.base import Credit, Teacher
+from alignopsd_trl.methods.base import Credit, Teacher, register
 from alignopsd_trl.methods.baseline import identity_scores
-from alignopsd_trl.methods.grpo import GRPO, outcome
-from alignopsd_trl.methods.registry import register
+from alignopsd_trl.methods.grpo import GRPO, outcome, token_advantages
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -97,14 +95,25 @@ class AlignOPSD(GRPO):
     def rectify(
         self, batch: TurnBatch, teacher: Teacher, matches: Correspondence
     ) -> tuple[torch.Tensor, Rectification]:
-        """The stage that a variant of rectification overrides.
-
-        Args:
-            batch: the M turns, with ``student_log_probs``.
-            teacher: scores; every process must make the same calls.
-            matches: the retained sources of each turn.
+        """Scores identity and matched views in one call, and computes their gaps to the student: the stage that a
+        variant of rectification overrides. A turn without a source keeps its identity view.
 
         Returns:
             ``(M, L)`` identity log-probs, and the rectified view with its gap.
         """
-        return rectify_views(batch, teacher, matches, self.config)
+        assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
+        config, sources, every = self.config, matches.sources, torch.arange(len(batch), device=batch.task.device)
+        row, slot = (sources >= 0).nonzero(as_tuple=True)
+        scores = teacher.score(batch, torch.cat([every, sources[row, slot]]), torch.cat([every, row]))
+        identity, matched = scores.tensor_split([len(every)])
+        return identity, rectify(
+            batch.student_log_probs,
+            identity,
+            matched,
+            sources,
+            matches.similarity,
+            threshold=config.similarity_threshold,
+            temperature=config.aggregation_temperature,
+            alpha_max=config.alpha_max,
+            aggregation=config.aggregation,
+        )

@@ -4,7 +4,7 @@
     matched views (P, L) ──► aligned ──► blend with the identity view ──► rectified gap
 
 Views are kept as the P retained pairs, target by target and best first, that is in the order of
-``sources[sources >= 0]``. `rectify_views` does this for a batch. None of the outputs carries a gradient.
+``sources[sources >= 0]``. `AlignOPSD.rectify` does this for a batch. None of the outputs carries a gradient.
 
 Sources: the paper's section "Multi-view supervision rectification"; method facts C.18 to C.21, F.51 and F.52.
 """
@@ -12,16 +12,8 @@ Sources: the paper's section "Multi-view supervision rectification"; method fact
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-
-from alignopsd_trl.methods.base import Teacher
-from alignopsd_trl.turns import TurnBatch
-
-if TYPE_CHECKING:
-    from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
-    from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 
 _BLOCK = 512  # target turns at a time, so that intermediate tensors stay small
 
@@ -44,29 +36,6 @@ class Rectification:
     rectified: torch.Tensor
     identity_gap: torch.Tensor
     rectified_gap: torch.Tensor
-
-
-def rectify_views(
-    batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions
-) -> tuple[torch.Tensor, Rectification]:
-    """Scores the identity and the matched views of a batch in one call, and computes the gaps to the student: see
-    `AlignOPSD.rectify`. A turn without a source keeps its identity view."""
-    assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
-    sources, every = matches.sources, torch.arange(len(batch), device=batch.task.device)
-    row, slot = (sources >= 0).nonzero(as_tuple=True)
-    views = teacher.score(batch, torch.cat([every, sources[row, slot]]), torch.cat([every, row]))
-    identity, matched = views.tensor_split([len(every)])
-    return identity, rectify(
-        batch.student_log_probs,
-        identity,
-        matched,
-        sources,
-        matches.similarity,
-        threshold=options.similarity_threshold,
-        temperature=options.aggregation_temperature,
-        alpha_max=options.alpha_max,
-        aggregation=options.aggregation,
-    )
 
 
 # Formulas
@@ -117,7 +86,6 @@ class Mixture:
         sources: ``(M, K)`` int64, the turns whose views count beside the turn's own; -1 behind them.
         weights: ``(M, K)`` float64 of these sources.
         alpha: ``(M,)`` float64.
-        aggregation: how matched views are mixed.
         temperature: divides the logits of all views before they are mixed.
     """
 

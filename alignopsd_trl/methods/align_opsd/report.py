@@ -38,7 +38,6 @@ class Stages:
         matches: H and Psi of the groups that were compared for matches.
         identity: ``(M, L)`` log-probs under each turn's own privileged view.
         views: the rectified views and gaps.
-        spans: the partition of rollouts.
         weights: E, B, Q and W.
     """
 

@@ -83,10 +83,7 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
     The bounds are over all processes, which therefore make the same calls.
 
     Args:
-        batch: the M turns.
-        teacher: generates, encodes and gathers.
         matches: H of the groups that have a scored turn.
-        options: for gamma_H, the profiles, the threshold and the lengths of spans.
     """
     limits = options.boundary_min, options.boundary_max
     value, counts = _shifts(batch, teacher, matches, options)
@@ -346,7 +343,6 @@ def random_segment(
     Args:
         seed: base seed plus the rollout's index in (task, rollout) order, so that a rollout of the same index and
             length gets the same cuts at every step.
-        shifts, counts, min_span, max_span, fallback: as in `segment`.
     """
     tried = list(range(min_span, len(shifts) - min_span + 1))
     random.Random(seed).shuffle(tried)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.checks.tasks import Finding
 from alignopsd_trl.common.statistics import LEAST_CLUSTERS, Interval, for_several, mean
 from alignopsd_trl.own_task.playing import FAILED, PlayedEpisode
 

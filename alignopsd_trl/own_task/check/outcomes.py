@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.checks.tasks import Finding
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode
 from alignopsd_trl.own_task.task import Task

@@ -10,8 +10,7 @@ from typing import Any
 
 import psutil
 
-from alignopsd_trl.checks.findings import Finding
-from alignopsd_trl.checks.tasks import FAILED_RESET, content, seeded
+from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, content, seeded
 from alignopsd_trl.environments.alike import difference
 from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import open_batch

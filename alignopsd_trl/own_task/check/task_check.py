@@ -10,20 +10,17 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.findings import Finding
-from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
+from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, splits, starts
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
-from alignopsd_trl.own_task.players import AtRandom, PlayerError, scripted
-from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
+from alignopsd_trl.own_task.playing import Actor, AtRandom, PlayedEpisode, PlayerError, check_room, play, scripted
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.warm_start.agreement import VIEWS
-from alignopsd_trl.own_task.warm_start.tiny import tiny_tokenizer
-from alignopsd_trl.own_task.warm_start.tokenizer import WordCount
+from alignopsd_trl.own_task.warm_start.tiny import WordCount, tiny_tokenizer
 from alignopsd_trl.rollout.episode import SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, text_of

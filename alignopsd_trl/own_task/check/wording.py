@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.checks.tasks import Finding
 from alignopsd_trl.own_task.playing import PlayedEpisode, PlayedTurn
 from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
 

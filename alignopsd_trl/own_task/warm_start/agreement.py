@@ -20,7 +20,6 @@ class Turn:
     """A held-out turn. Each token of the response was predicted from the prompt and the player's tokens before it.
 
     Attributes:
-        response: token ids.
         right: whether the likeliest token is the player's, for each token of the response.
         losses: cross-entropy of each token.
         skilled: whether the prompt holds the skill.

@@ -137,8 +137,6 @@ class SimilarLengths(Sampler[int]):
     batch.
 
     Args:
-        lengths: tokens of each row.
-        batch_size: rows of a batch.
         window: rows that are sorted together.
         kinds: the kind of each row, such as a first turn without a skill; one kind by default.
         seed: of the order, which evaluations by the clock then leave as it is.
@@ -166,9 +164,7 @@ class WarmStartTrainer(SFTTrainer):
     """An `SFTTrainer` with a `Budget`, which also trains fresh models.
 
     Args:
-        budget: the budget.
         fresh: whether the model starts from random weights, and so learns prompts at first.
-        learnt, held: the training and the held-out rows.
 
     Attributes:
         interrupted: the error of Ctrl-C or SIGTERM that ended training; else `None`.
@@ -301,9 +297,6 @@ def train(
 ) -> tuple[WarmStartTrainer, int]:
     """Trains a model on rows of TRL's conversational prompt-completion form, or of ``input_ids`` and
     ``completion_mask``.
-
-    Args:
-        folder: output folder of the trainer.
 
     Returns:
         The trainer, which holds the trained model, and the update of its weights.

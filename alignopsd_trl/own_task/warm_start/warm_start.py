@@ -19,10 +19,9 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.own_task.demonstrations import bank_of, skills_of
+from alignopsd_trl.own_task.demonstrations import bank_of, converses, encoded, play_options, skills_of
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
-from alignopsd_trl.own_task.warm_start.dialogues import converses, encoded, play_options
 from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
 from alignopsd_trl.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.results.play import evaluate
@@ -60,7 +59,6 @@ def warm_start(
 
     Args:
         rows: demonstrations in TRL's conversational prompt-completion form.
-        output: folder of the policy.
         settings: the recipe's settings, whose sizes are saved beside the weights; its ``history`` counts.
 
     Raises:

@@ -25,8 +25,6 @@ class State:
     """A state in which at least one played episode took a turn.
 
     Args:
-        task: of the sibling group.
-        path: actions since the reset.
         parent: the state before; `None` after a reset.
         visits: (trajectory, turn) of the turns taken in this state, as positions in the played batch.
         children: step -> next state, for next states in the tree.
