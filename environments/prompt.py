@@ -54,9 +54,9 @@ class TemplatePrompt:
 
 
 class ShortPrompt:
-    """Renders a `View` in few tokens: the task, the skill, past turns, the observation and, if ``offers``, the actions on
-    offer. Nothing asks for an answer's form, which demonstrations teach, and an empty system message keeps chat templates
-    from adding a long one."""
+    """Renders a `View` in few tokens: the task, the skill, past turns, the observation and, if ``offers``, the actions
+    on offer. Nothing asks for an answer's form, which demonstrations teach, and an empty system message keeps chat
+    templates from adding a long one."""
 
     name = "short"
 
