@@ -55,12 +55,14 @@ def test_no_more_are_alive_than_the_class_allows(most: int, concurrent: bool) ->
 
 def test_siblings_are_compared_although_they_wait() -> None:
     class Counting(Dear):
+        opened: int = 0
+
         def reset(self, task_id: str, need: int, **columns: Any) -> Any:
             type(self).opened += 1
             return super().reset(task_id, need + type(self).opened // 3)
 
     with pytest.raises(SiblingsDiffer, match="Counting"):
-        _played(type("Counting", (Counting,), {"most_alive": 2, "opened": 0}))
+        _played(type("Counting", (Counting,), {"most_alive": 2}))
 
 
 def test_processes_with_shares_of_other_lengths_wait_for_each_other() -> None:

@@ -138,7 +138,7 @@ def test_pictures_want_a_function(
     import gymnasium
 
     class Seen(gymnasium.Env):
-        observation_space = gymnasium.spaces.Dict({"image": gymnasium.spaces.Box(0, 255, (3, 3, 3), "uint8")})
+        observation_space = gymnasium.spaces.Dict({"image": gymnasium.spaces.Box(0, 255, (3, 3, 3))})
         action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 
     if "seen-v0" not in gymnasium.registry:
