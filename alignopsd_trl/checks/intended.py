@@ -322,8 +322,13 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
     Raises:
         ValueError: names the setting, what is wrong and the remedy.
     """
-    if not elsewhere:
-        _check_machine(args)
+    if args.fp16 and not elsewhere and (args.use_cpu or not torch.accelerator.is_available()):
+        raise ValueError("fp16=True needs a GPU, and this run has none; leave it out, or set bf16=True")
+    if args.fsdp and not elsewhere and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        raise ValueError(
+            f"fsdp={args.fsdp!r} needs several processes; leave it out, and launch with "
+            "accelerate launch --config_file $(alignopsd --files fsdp2)"
+        )
     accelerator: Any = args.accelerator_config
     for name in ("dispatch_batches", "split_batches"):
         if getattr(accelerator, name):
@@ -344,16 +349,6 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
         kind, given = Trainer.get_optimizer_cls_and_kwargs(args, layers)
     if args.deepspeed is None:  # whose file may bring both
         _check_schedule(args, kind, given)
-
-
-def _check_machine(args: AlignOPSDConfig) -> None:
-    if args.fp16 and (args.use_cpu or not torch.accelerator.is_available()):
-        raise ValueError("fp16=True needs a GPU, and this run has none; leave it out, or set bf16=True")
-    if args.fsdp and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        raise ValueError(
-            f"fsdp={args.fsdp!r} needs several processes; leave it out, and launch with "
-            "accelerate launch --config_file $(alignopsd --files fsdp2)"
-        )
 
 
 def _check_generation(args: AlignOPSDConfig) -> None:

@@ -64,7 +64,10 @@ def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
         ValueError: if the policy, its weights or its tokenizer can't be trained with these settings.
     """
     args, tokenizer, policy = trainer.args, trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
-    check_tokenizer(tokenizer)
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ValueError("processing_class must be a tokenizer: prompts are text")
+    if tokenizer.eos_token_id is None:
+        raise ValueError("processing_class has no eos_token, which ends a turn; set tokenizer.eos_token")
     check_architecture(policy, args, trainer.method)
     check_quantised(getattr(policy.config, "quantization_config", None), args, is_peft_model(policy))
     if processes.agree(int(not weights_are_finite(trainer.model))):
@@ -83,14 +86,6 @@ def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
         *notes_of(tokenizer, options, trainer.eos_token_ids),
     )
     return list(filter(None, told))
-
-
-def check_tokenizer(tokenizer: Any) -> None:
-    """Raises `ValueError` for a processing class that can't make prompts or end turns."""
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ValueError("processing_class must be a tokenizer: prompts are text")
-    if tokenizer.eos_token_id is None:
-        raise ValueError("processing_class has no eos_token, which ends a turn; set tokenizer.eos_token")
 
 
 def shares_prefixes(trainer: Trainer, method: Method) -> bool:

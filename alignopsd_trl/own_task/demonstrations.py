@@ -85,7 +85,7 @@ def demonstrate(
         ValueError: if no turn is left.
     """
     prompt = task.suite.factory().prompt
-    if converses(task.preset) and (getattr(prompt, "native", False) or hasattr(prompt, "wishes")):
+    if task.preset.get("history") == "conversation" and (getattr(prompt, "native", False) or hasattr(prompt, "wishes")):
         raise ValueError(
             f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for agents and "
             "calls in the template's format; leave history out"
@@ -231,11 +231,6 @@ def _messages(value: Any) -> bool:
 def play_options(preset: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a recipe's settings that are fields of `PlayOptions`."""
     return {name: preset[name] for name in PlayOptions.names() if name in preset}
-
-
-def converses(preset: Mapping[str, Any]) -> bool:
-    """Returns whether a recipe's policy reads the whole dialogue of an episode."""
-    return preset.get("history") == "conversation"
 
 
 def dialogue(episode: PlayedEpisode, renderer: Renderer) -> tuple[dict[str, Any], int]:

@@ -179,10 +179,11 @@ def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]],
     views = [episode.view(batch.history_length) for _, episode in live]
     if hasattr(batch.prompt, "wishes"):  # an agent's requests share one context, which goes on to the next request
         views = [replace(view, context=copy(view.context)) for view in views]
+    environments = [batch.environment(slot) for slot, _ in live]  # of an adapted class: the user's own object
     answers = actor(
         [
-            Situation(view, episode.skill if episode.skilled else "", playing(batch.environment(slot)))
-            for view, (slot, episode) in zip(views, live, strict=True)
+            Situation(view, episode.skill if episode.skilled else "", getattr(one, "environment", None) or one)
+            for view, (_, episode), one in zip(views, live, environments, strict=True)
         ]
     )
     projected = [_projected(batch, view, answer) for view, answer in zip(views, answers, strict=True)]
@@ -217,11 +218,6 @@ def native_message(response: str) -> tuple[dict[str, Any], bool]:
         return message_of(response), True
     except ValueError:
         return {"role": "assistant", "content": response}, False
-
-
-def playing(environment: Any) -> Any:
-    """Returns the object that a player may read: the user's own for an adapted class, else the environment."""
-    return getattr(environment, "environment", None) or environment
 
 
 # Players: a scripted player, an OpenAI-compatible endpoint, and random play

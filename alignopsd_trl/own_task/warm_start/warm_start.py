@@ -19,7 +19,7 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.own_task.demonstrations import bank_of, converses, encoded, play_options, skills_of
+from alignopsd_trl.own_task.demonstrations import bank_of, encoded, play_options, skills_of
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
@@ -69,7 +69,8 @@ def warm_start(
 
     refuse([one for pattern in MODEL_FILES for one in Path(output).glob(pattern)], "warm_start")
     model, tokenizer = _start(rows, config)
-    if converses(settings := settings or {}):
+    settings = settings or {}
+    if settings.get("history") == "conversation":
         rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
     with replacing(output) as started:
         trainer, updates = train(model, tokenizer, rows, started, config)
