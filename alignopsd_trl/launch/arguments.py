@@ -52,6 +52,10 @@ class RecipeArguments:
     train_split: str = option("train", "Split of the environment's tasks to train on.")
     panel: str = option("test", "Panel that is evaluated before and after training.")
     panel_limit: int | None = option(None, "Only the first tasks of the panel.")
+    held_out: int | None = option(
+        None,
+        "Training tasks that are kept out and played after each round; the run ends with the weights that won most.",
+    )
     evaluate_first: bool = option(True, "Evaluate the panel before training as well.")
     skill_bank: str | None = option(None, "Shipped skill bank or a JSON file; by default the environment's own.")
     encoder: str = option("lexical", "Sentence encoder: 'lexical' (no weights), an id or a path.")
@@ -121,7 +125,7 @@ KINDS = (RecipeArguments, AlignOPSDConfig, ModelConfig)
 
 RULES: dict[str, Any] = {
     **dict.fromkeys(("tasks_per_round", "num_generations", "updates_per_round"), Annotated[int, Field(ge=1)]),
-    **dict.fromkeys(("rounds", "save_rounds", "max_turns", "panel_limit"), Annotated[int, Field(ge=1)]),
+    **dict.fromkeys(("rounds", "save_rounds", "max_turns", "panel_limit", "held_out"), Annotated[int, Field(ge=1)]),
     **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Positive),
     "lora_dropout": Share,
 }

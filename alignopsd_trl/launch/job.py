@@ -51,8 +51,19 @@ class Job:
     @cached_property
     def tasks(self) -> Any:
         """Returns the tasks to train on."""
+        return self._split.select(range(len(self._split) - (self.recipe.held_out or 0)))
+
+    @property
+    def held_out(self) -> list[dict[str, Any]]:
+        """Returns the last tasks of the split, which choose the weights that the run ends with."""
+        return [dict(row) for row in self._split.select(range(len(self.tasks), len(self._split)))]
+
+    @cached_property
+    def _split(self) -> Any:
         found = named("train_split", self.recipe.train_split, lambda: self.suite.tasks(self.recipe.train_split))
         refuse_stream(found, f"tasks({self.recipe.train_split!r}) of {self.recipe.environment!r}")
+        if (self.recipe.held_out or 0) >= len(found):
+            raise ValueError(f"held_out={self.recipe.held_out} leaves none of {len(found)} training tasks; lower it")
         return found
 
     @property

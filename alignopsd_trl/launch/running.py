@@ -19,6 +19,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.job import Job
+from alignopsd_trl.launch.keep_best import KeepBest
 from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.memory import GIB
 from alignopsd_trl.launch.plan import SLOW_SAMPLING
@@ -72,6 +73,8 @@ def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -
             evaluations = Evaluations(job.panel, folder, trainer, skilled, job.recipe.evaluate_first)
         trainer.run_folder = folder
         trainer.add_callback(evaluations)
+        if job.recipe.held_out:
+            trainer.add_callback(KeepBest(trainer, job.held_out, skilled))
         trainer.train()
         evaluations.play("after")
         trainer.save_model(args.output_dir)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.environments.base import Failure
-from alignopsd_trl.environments.validation import limited
+from alignopsd_trl.environments.batch import limited
 from alignopsd_trl.own_task.options import LIST
 
 HOUSES = {"nb_rooms": 3, "nb_objects": 4, "quest_length": 3}

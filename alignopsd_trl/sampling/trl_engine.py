@@ -92,6 +92,10 @@ class EngineBackend(Backend):
         """
         self._processes.together(partial(push_weights, self._trainer), SamplerDown)
 
+    def close(self) -> None:
+        """Lets the next generation push the weights again: training may end with those of an earlier update."""
+        self._trainer._last_loaded_step = -1
+
     def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
         return EngineSampler(self._trainer, temperature, max_tokens)
 
