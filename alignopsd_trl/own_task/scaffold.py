@@ -26,7 +26,7 @@ WORLDS = ("textarena", "textworld", "scienceworld", "gymnasium", "reasoning_gym"
 ROOMY = {
     '"max_prompt_length": 512': '"max_prompt_length": 1024',
     '"max_completion_length": 64': '"max_completion_length": 96',
-    '"panel_limit": 40,': '"panel_limit": 40,\n    "held_out": 16,  # training tasks that choose the round whose weights stay',
+    '"panel_limit": 40,': '"panel_limit": 40,\n    "held_out": 16,  # training tasks that choose the weights that stay',
     "minutes=6": "minutes=20",
     "config=START)": "config=START, episodes=256)",
 }

@@ -132,7 +132,7 @@ def test_seeded_games_of_textarena(kind: str, asked: str, written: Any) -> None:
     stream.install()
     game = textarena.make(f"{asked}-raw")
     game.reset(num_players=1, seed=_row(suite)["number"])
-    rules, *board = [text for _, text, _ in game.get_observation()[1]]
+    rules, *board = [str(text) for _, text, _ in game.get_observation()[1]]
     shown = importlib.import_module(suite.name).SHOWN
     expected.append(("\n".join(board), "\n".join(rules.splitlines()[shown])))
     done = False
@@ -141,7 +141,9 @@ def test_seeded_games_of_textarena(kind: str, asked: str, written: Any) -> None:
         moves.append(draw.choice(["no move", *examples]))
         done, _ = game.step(moves[-1] if "[" in moves[-1] else f"[{moves[-1]}]")
         said = [
-            text for _, text, kind in game.get_observation()[1] if kind is not textarena.ObservationType.PLAYER_ACTION
+            str(text)
+            for _, text, kind in game.get_observation()[1]
+            if kind is not textarena.ObservationType.PLAYER_ACTION
         ]
         reward = game.close()[0][0] if done else 0.0
         expected.append(("\n".join(said), 0.0 if isinstance(reward, str) else reward, done))

@@ -1,5 +1,6 @@
 """The task: my_world of ScienceWorld, in its own splits. Each environment is a Java process of some 100 MB."""
 
+import os
 from pathlib import Path
 
 import scienceworld
@@ -8,6 +9,7 @@ from datasets import Dataset
 from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite, TaskPanel
 
 TASK, EASIER = "my_world", "easy"  # EASIER: ScienceWorld's simplifications, such as open doors; "" for none
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-Xmx256m -XX:+UseSerialGC")  # else each takes gigabytes before it frees any
 SPLITS = {"train": range(1, 2), "test": range(3, 4)}  # of ScienceWorld's variations
 
 

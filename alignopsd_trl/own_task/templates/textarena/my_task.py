@@ -34,7 +34,7 @@ class MyTask(PlainEnvironment):
     def said(self):
         """The game's messages since the last call."""
         _, messages = self.game.get_observation()
-        return [text for _, text, kind in messages if kind is not OWN]
+        return [str(text) for _, text, kind in messages if kind is not OWN]
 
 
 def rows(split):
