@@ -1,4 +1,4 @@
-"""The task: my_world of ScienceWorld, in its own splits. Each environment is a Java process of some 100 MB."""
+"""The task: my_world of ScienceWorld, in its own splits. Each environment is a Java process of 100 to 350 MB."""
 
 import os
 from pathlib import Path
@@ -17,13 +17,14 @@ class MyTask(PlainEnvironment):
     prompt = ShortPrompt()
     history_length, max_turns = 4, 16
     concurrent = True  # a step waits for Java
-    most_alive = 8
+    most_alive = 4
 
     def __init__(self):
         self.world = scienceworld.ScienceWorldEnv("", envStepLimit=1000)  # its episodes end by max_turns
 
     def reset(self, variation, **columns):
-        self.world.load(TASK, variation, EASIER, generateGoldPath=True)
+        self.variation = variation
+        self.world.load(TASK, variation, EASIER)
         seen, info = self.world.reset()
         self.score, self.reached = RunningScore(100, info["score"]), self.goals()
         return Opening(seen, info["taskDesc"].replace("Task Description:", "").strip())
@@ -43,7 +44,9 @@ class MyTask(PlainEnvironment):
         return {line.split("\t")[-1] for line in self.world.get_goal_progress().splitlines() if "\ttrue\t" in line}
 
     def gold(self):
-        """The actions that ScienceWorld itself takes from the start."""
+        """The actions that ScienceWorld itself takes from the start, where it begins again."""
+        self.world.load(TASK, self.variation, EASIER, generateGoldPath=True)
+        self.world.reset()
         return self.world.get_gold_action_sequence()
 
     def close(self):
