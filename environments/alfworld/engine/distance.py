@@ -85,7 +85,7 @@ def sub_goals(goal: Goal | None, facts: Facts) -> set[str]:
     """
     if goal is None:
         return set()
-    kinds, types = facts.get("objecttype", ()), dict(facts.get("receptacletype", ()))
+    kinds, types = facts.get("objecttype", ()), {one: kind for one, kind in facts.get("receptacletype", ())}
     things = {one for one, kind in kinds if kind == goal.kind}
     ready = {one for one in things if not goal.state or (one,) in facts.get(goal.state, ())}
     there = {one for one, at in facts.get("inreceptacle", ()) if one in ready and types.get(at) == goal.place}
