@@ -75,7 +75,7 @@ class BEACON(Baseline):
 
     Source: BEACON (arXiv 2605.06078), from its project page and its published code; the paper's equations were not
     seen. gamma, lambda and the comparison with those that reached the same milestone are stated there; R_ms = 10, the
-    reward of a win, is the code's. The code's launchers do not divide by deviations and one has lambda = 10, gamma =
+    reward of a win, is the code's. Its ALFWorld launcher does not divide by deviations and has lambda = 10, gamma =
     0.9. In the code, segments have numbers in place of names and turns after the last milestone count as attempts at
     the next with a reward of 0: ``attempts=true``. Our choice: a single rollout has no advantage, as in all rows.
     Confidence: medium.
