@@ -55,6 +55,7 @@ SCHEMA = pa.schema(
         "history_shortened": _FLAG,
         "staleness": _WHOLE,
         "turn_reward": _NUMBER,
+        "milestone": _TEXT,
         "info": _TEXT,
         "token_texts": pa.list_(_TEXT),
     }.items()
@@ -141,6 +142,7 @@ def _turn_columns(turn: Turn) -> dict[str, Any]:
         "truncated": turn.truncated,
         "history_shortened": turn.history_shortened,
         "staleness": turn.staleness,
+        "milestone": turn.milestone,
         "info": json.dumps(facts, default=str),
     }
 

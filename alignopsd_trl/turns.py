@@ -87,6 +87,7 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)  # `metrics` and the other facts of the step
     staleness: int = 0  # maximum of updates by which its sampler's weights lag behind the trained ones
     chosen_on: str = ""  # the observation before the response, of the reset or the previous turn
+    milestone: str | None = None  # name of the sub-goal that the action reached
     privileged_text: str | None = None  # the teacher's own text here, "" for no view; None: `Trajectory.skill_text`
     shown: Any = field(default=None, compare=False, repr=False)  # what renders the prompt again beside such a text
     row: int | None = field(default=None, compare=False)  # its row in the last `TurnBatch` that holds it

@@ -31,8 +31,9 @@ Looking before running
   --traceback                 shows where an error comes from
 
 What is trained
-  --method NAME               align_opsd (default), grpo, gigpo, hgpo, graphgpo, gagpo, rlsd, sdar, opsd, grpo_opsd,
-                              skill_grpo, skill_sd, step_opsd, agent_opsd, monte_carlo; or the module of one of yours
+  --method NAME               align_opsd (default), grpo, gigpo, hgpo, graphgpo, gagpo, beacon, rlsd, sdar, opsd,
+                              grpo_opsd, skill_grpo, skill_sd, step_opsd, agent_opsd, monte_carlo; or the module of
+                              one of yours
   --preset paper|released     the paper's settings, or the published launcher's
   --model NAME                a folder, a Hub id, or tiny, tiny_trips, tiny_alfworld, tiny_pairs, tiny_searchqa,
                               tiny_hops (shipped)

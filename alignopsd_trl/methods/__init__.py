@@ -7,6 +7,7 @@
 | `distillation` | sdar, skill_sd, opsd, grpo_opsd |
 | `gap_weights` | rlsd, step_opsd, agent_opsd |
 | `state_credit` | gigpo, hgpo, graphgpo, gagpo, monte_carlo |
+| `beacon` | beacon |
 | `align_opsd/` | align_opsd and, by its options, the paper's ablations |
 """
 

@@ -47,7 +47,7 @@ class Episode:
 
     def advance(self, turn: Turn, step: Step, max_turns: int, until_lost: bool = False) -> None:
         turn.chosen_on, turn.observation, turn.reward = self.observation, step.observation, step.reward
-        turn.action_valid = turn.action_valid and step.valid
+        turn.action_valid, turn.milestone = turn.action_valid and step.valid, step.milestone
         turn.metrics, turn.info = step.metrics, {**step.info, **step.metrics}
         self.records.append(Record(len(self.records) + 1, self.observation, turn.action, step.observation))
         self.observation, self.admissible = step.observation, step.admissible

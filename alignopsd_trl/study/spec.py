@@ -32,6 +32,7 @@ LABELS = {
     "hgpo": "HGPO",
     "graphgpo": "GraphGPO",
     "gagpo": "GAGPO",
+    "beacon": "BEACON",
     "monte_carlo": "Monte Carlo",
     "agent_opsd": "AgentOPSD",
 }

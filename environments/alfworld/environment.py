@@ -55,7 +55,7 @@ class AlfWorldEnvironment(TextEnvironment):
             moment = self._start(identity, task)
         text = task_text(moment.observation)
         self._facts = {"game_id": identity, "category": CATEGORY_OF[kind]}
-        self._turns = 0
+        self._turns, self._reached = 0, set[str]()
         self._last = self._step_of(moment)
         return Opening(moment.observation, text, moment.admissible, CATEGORY_OF[kind], kind)
 
@@ -100,6 +100,8 @@ class AlfWorldEnvironment(TextEnvironment):
         return Path(self._roots[split])
 
     def _step_of(self, moment: Moment) -> Step:
+        now = self._engine.sub_goals() if self._engine is not None else set()
+        new, self._reached = now - self._reached, self._reached | now
         return Step(
             observation=moment.observation,
             reward=self.options.won_reward * moment.won,
@@ -109,6 +111,7 @@ class AlfWorldEnvironment(TextEnvironment):
             admissible=moment.admissible,
             info=self._facts | {"won": moment.won},
             lost=self._is_lost(),
+            milestone="; ".join(sorted(new)) or None,
         )
 
     def _is_lost(self) -> bool:

@@ -193,7 +193,7 @@ class PairEnvironment(TextEnvironment):
 
     def step(self, action: str) -> Step:
         """Executes any string; after the second delivery, nothing happens any more."""
-        over = len(self._delivered) == WANTED
+        over, before = len(self._delivered) == WANTED, self._right()
         observation = self._house.do("" if over or action not in self._commands() else action)
         if observation.startswith("You move ") and kind_of(self._house.here) == self._goal.place:
             self._delivered.append((self._house.places[self._house.here].things[-1], self._house.here))
@@ -206,6 +206,7 @@ class PairEnvironment(TextEnvironment):
             won=won,
             score=right / WANTED,
             admissible=self._commands(),
+            milestone=f"{right} delivered right" if right > before else None,
             metrics={"delivered": len(self._delivered)},
         )
 

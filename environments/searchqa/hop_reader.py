@@ -7,7 +7,6 @@ is careful.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from alignopsd_trl.environments.base import View
 from alignopsd_trl.environments.searchqa.engine.actions import ANSWER, SEARCH, Action, read_action
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
-from alignopsd_trl.environments.searchqa.hops import FACTS, KINDS, kind_of, stated
+from alignopsd_trl.environments.searchqa.hops import FACTS, KINDS, asked, kind_of, stated
 
 HABITS = {
     "early": {"stop": 0.4},
@@ -42,9 +41,7 @@ class Situation:
 
     @classmethod
     def read(cls, view: View) -> Situation:
-        *facts, start = re.findall(r"the (\w+)(?: of|(?= \w+[?.]?$))", view.task_text)
-        name = re.findall(r"(\w+)[?.]?$", view.task_text)[0]
-        facts.reverse()
+        facts, start, name = asked(view.task_text)
         queries = [read_action(record.action).text for record in view.history]
         names = [name]
         for query in queries:
@@ -55,9 +52,7 @@ class Situation:
             kinds.append(FACTS.get(kinds[-1], {}).get(fact, ""))
         passages = list(read_titles(view.history[-1].result).values()) if view.history else []
         query = queries[-1] if queries else ""
-        return cls(
-            tuple(facts), tuple(names), tuple(kinds), query, queries.count(query), passages[0] if passages else ""
-        )
+        return cls(facts, tuple(names), tuple(kinds), query, queries.count(query), passages[0] if passages else "")
 
     @property
     def wanted(self) -> str:

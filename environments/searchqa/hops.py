@@ -21,8 +21,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.environments.base import Opening
+from alignopsd_trl.environments.base import Opening, Step
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome
 from alignopsd_trl.environments.searchqa.environment import SearchQA, SearchQAFactory
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class HopTasks:
 
 
 class HopQA(SearchQA):
-    """Search-QA whose episodes know the kind of their question."""
+    """Search-QA whose episodes know the kind of their question. A passage that states the fact that is looked for next
+    is a milestone, and so is the right answer."""
 
     def reset(
         self,
@@ -87,7 +89,28 @@ class HopQA(SearchQA):
         **_: Any,
     ) -> Opening:
         opening = super().reset(question, golden_answers, category=category)
+        facts, self._kind, self._name = asked(question)
+        self._facts_left = list(facts)
         return replace(opening, task_key=category or None)
+
+    def complete(self, outcome: Outcome | None) -> Step:
+        step, reached = super().complete(outcome), None
+        for passage in outcome if isinstance(outcome, list) else []:
+            reached = self._found(passage.contents.partition("\n")[2]) or reached
+        return replace(step, milestone="right answer" if step.won else reached)
+
+    def _found(self, text: str) -> str | None:
+        """Returns the name of the fact that is looked for now if the text states it, and goes on to the next one."""
+        if not self._facts_left or not text.startswith(f"{self._name} is a {self._kind} "):
+            return None
+        fact = self._facts_left[0]
+        value = re.search(rf"\b{fact} (?:of )?(\w+)", text)
+        if value is None:
+            return None
+        name = f"{fact} of the {self._kind} {self._name}"
+        self._kind, self._name = FACTS.get(self._kind, {}).get(fact, ""), value[1]
+        del self._facts_left[0]
+        return name
 
 
 class HopFactory(SearchQAFactory):
@@ -95,6 +118,14 @@ class HopFactory(SearchQAFactory):
 
     def __call__(self) -> HopQA:
         return HopQA(self.retriever, **self.options)
+
+
+def asked(question: str) -> tuple[tuple[str, ...], str, str]:
+    """Returns the facts of a question in the order in which they are found, and kind and name of what they start from;
+    nothing of a question of another form."""
+    *facts, start = re.findall(r"the (\w+)(?: of|(?= \w+[?.]?$))", question) or [""]
+    name = re.search(r"(\w+)[?.]?$", question)
+    return tuple(reversed(facts)), start, name[1] if name else ""
 
 
 def kind_of(text: str) -> str:

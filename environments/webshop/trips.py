@@ -171,7 +171,8 @@ class TripEnvironment(Shopper):
         return Opening(self._observation(), task, self._admissible(), category=category, task_key=category or None)
 
     def step(self, action: str) -> Step:
-        """Executes any string, as in WebShop, with ``requests_right`` in ``metrics`` and each purchase's breakdown."""
+        """Executes any string, as in WebShop, with ``requests_right`` in ``metrics`` and each purchase's breakdown.
+        A right purchase is a milestone."""
         session = self._live()
         admitted = session.admits(action)
         answer = session.step(action)
@@ -191,6 +192,7 @@ class TripEnvironment(Shopper):
             score=score,
             admissible=self._admissible(),
             valid=admitted or self.options.validity == "format",
+            milestone=f"request {len(self._scores)} served" if answer.done and answer.reward == 1.0 else None,
             metrics={"admissible": admitted, "requests_right": sum(score == 1.0 for score in self._scores)},
             info=info,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from alfworld_files import games, needs_engine, task
@@ -51,4 +52,31 @@ def test_an_episode_is_lost_when_the_turns_left_are_too_few() -> None:
     assert said[-1] and not said[0] and said == sorted(said)
     environment.reset(**task(game))
     assert not environment.step("look").lost, "a new episode has its own turns"
+    environment.close()
+
+
+def milestones(environment: AlfWorldEnvironment, game: Game, commands: Sequence[str]) -> list[str]:
+    environment.reset(**task(game))
+    return [step.milestone for command in commands if (step := environment.step(command)).milestone]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("Ladle", ["1 ladle taken", "1 ladle in cabinet"]),
+        ("Watch", ["1 watch taken", "desklamp on"]),
+        ("clean_then_place_in_recep-Apple", ["1 apple taken", "apple clean", "1 apple in garbagecan"]),
+        ("Plate-None-Sink", ["1 plate taken", "plate hot", "1 plate in sinkbasin"]),
+        ("Pan", ["1 pan taken", "pan cool", "1 pan in stoveburner"]),
+        ("Cloth", ["1 cloth taken", "1 cloth in drawer", "2 cloth taken", "2 cloth in drawer"]),
+    ],
+)
+def test_parts_of_the_goal_are_milestones_once(name: str, wanted: list[str]) -> None:
+    game, environment = next(one for one in games().values() if name in one.task_id), AlfWorldEnvironment()
+    assert milestones(environment, game, game.walkthrough) == wanted
+    take = next(command for command in game.walkthrough if command.startswith("take "))
+    at = game.walkthrough.index(take)
+    back = take.replace("take ", "move ").replace(" from ", " to ")
+    again = [*game.walkthrough[: at + 1], back, take, "look", *game.walkthrough[at + 1 :]]
+    assert milestones(environment, game, again) == wanted
     environment.close()

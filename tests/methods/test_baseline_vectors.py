@@ -18,6 +18,7 @@ import torch
 
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods import objectives as o
+from alignopsd_trl.methods.beacon import Segments
 from alignopsd_trl.methods.grpo import normalise
 from alignopsd_trl.methods.state_credit import (
     generalised_advantage,
@@ -75,7 +76,7 @@ def tensors(case: dict[str, Any]) -> SimpleNamespace:
         if name in inputs:
             inputs[name] = torch.tensor([sorted(set(inputs[name])).index(value) for value in inputs[name]])
     for name, value in inputs.items():
-        if not isinstance(value, torch.Tensor) and name != "step_spans_inclusive":
+        if not isinstance(value, torch.Tensor) and name not in ("step_spans_inclusive", "milestone"):
             inputs[name] = torch.tensor(value, dtype=torch.int64 if name == "turn" else torch.float64)
     inputs.setdefault("mask", torch.empty(0))
     return SimpleNamespace(**inputs)
@@ -320,6 +321,15 @@ def gagpo(case: dict[str, Any]) -> dict[str, Any]:
     raw = generalised_advantage(x.step_reward, values, groups, h["gamma"], h["lambda"])
     step = normalise(raw, groups.task, groups.tasks, scale=h["scale"])
     return {"state_value": values, "generalised_advantage": raw, "step_advantage": step}
+
+
+@check
+def beacon(case: dict[str, Any]) -> dict[str, Any]:
+    x, h = tensors(case), case["hyperparameters"]
+    parts = Segments.of(x.milestone, Groups.of(x.task, x.rollout, x.turn))
+    reward = parts.rewards(h["reward"], h["gamma"])
+    group = number_rows(x.task, parts.before if h["attempts"] else parts.milestone)
+    return {"segment_reward": reward, "segment_advantage": normalise(reward, group, len(group), scale=h["scale"])}
 
 
 @check

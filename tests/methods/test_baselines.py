@@ -20,7 +20,7 @@ from alignopsd_trl.turns import Groups, TurnBatch
 
 WEIGHTED = ("rlsd", "step_opsd", "agent_opsd")
 DISTILLED = ("opsd", "grpo_opsd", "skill_sd", "sdar")
-STATES = ("gigpo", "hgpo", "graphgpo", "gagpo")
+STATES = ("gigpo", "hgpo", "graphgpo", "gagpo", "beacon")
 NAMES = ("vanilla", "skill_prompt", "skill_grpo", *STATES, *WEIGHTED, *DISTILLED)
 
 

@@ -1,4 +1,5 @@
-"""What the rows that compare turns of one state keep whatever the numbers are. Their values: test_baseline_vectors."""
+"""What the rows that compare turns of one state, or those before one milestone, keep whatever the numbers are. Their
+values: test_baseline_vectors. Here the state z is a milestone."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ from alignopsd_trl.methods.base import Credit
 from alignopsd_trl.methods.state_credit import START, history_groups, labels_before, state_labels
 from alignopsd_trl.turns import Thought, Trajectory, Turn, TurnBatch
 
-STATES = ("gigpo", "hgpo", "graphgpo", "gagpo")
+STATES = ("gigpo", "hgpo", "graphgpo", "gagpo", "beacon")
+MILESTONES = {"z": "at z"}
 
 
 def episode(name: tuple[str, str], states: str, rewards: list[float], **of_it: Any) -> Trajectory:
     turns = [
-        Turn(number, "", [1], [], [2, 3], "", Thought("", ""), "", True, state, reward)
+        Turn(number, "", [1], [], [2, 3], "", Thought("", ""), "", True, state, reward, milestone=MILESTONES.get(state))
         for number, (state, reward) in enumerate(zip(states, rewards, strict=True))
     ]
     return Trajectory({}, *name, turns=turns, reward=sum(rewards), **of_it)
@@ -89,7 +91,7 @@ def test_nothing_is_learnt_from_equal_rollouts_without_reward_or_from_one_alone(
     equal = TurnBatch.of([episode(("t", f"r{n}"), "xyx", [0.0, 0.0, 1.0]) for n in range(3)], 0)
     lost = TurnBatch.of([episode(("t", f"r{n}"), "xyz"[: n + 1], [0.0] * (n + 1)) for n in range(3)], 0)
     alone = TurnBatch.of([episode(("t", "r0"), "xyxy", [0.0, 1.0, 0.0, 1.0])], 0)
-    for batch in (lost, alone) if name == "graphgpo" else (equal, lost, alone):
+    for batch in {"graphgpo": (lost, alone), "beacon": (equal, alone)}.get(name, (equal, lost, alone)):
         assert not first_column(name, batch, tmp_path).any()
 
 
@@ -137,3 +139,47 @@ def test_what_the_teacher_played_is_imitated_and_never_pushed_away(name: str, tm
     found = first_column(name, batch, tmp_path)
     everyone = first_column(name, replace(batch, privileged=None), tmp_path)
     assert (everyone[:6] < 0).any() and (found[:6] >= 0).all() and torch.equal(found[6:], everyone[6:])
+
+
+# Milestones
+
+
+@pytest.mark.parametrize("options", [{}, {"attempts": True}])
+def test_without_milestones_beacon_is_grpo(options: dict[str, Any], tmp_path: Path) -> None:
+    batch = some_batch(3)
+    for turn in batch.turns:
+        turn.milestone = None
+    found, plain = (
+        first_column(name, batch, tmp_path, method_options=of_it, invalid_action_penalty=0.1)
+        for name, of_it in (("beacon", options), ("grpo", None))
+    )
+    assert torch.equal(found, plain) and plain.any()
+
+
+def test_the_shorter_way_to_a_milestone_is_credited_in_a_lost_rollout_too(tmp_path: Path) -> None:
+    """z takes r0 one turn and r1 three; r2 never comes there. All are lost."""
+    episodes = [episode(("t", f"r{n}"), states, [0.0] * len(states)) for n, states in enumerate(("zx", "xyz", "xx"))]
+    batch = TurnBatch.of(episodes, 0)
+    found = assign("beacon", batch, tmp_path, scale_rewards="none", method_options={"gamma": 0.5})
+    assert found.trace["segment_reward"] == [10.0, 0.0, 2.5, 5.0, 10.0, 0.0, 0.0]
+    mean = 27.5 / 4
+    wanted = torch.tensor([10 - mean, 0.0, 2.5 - mean, 5 - mean, 10 - mean, 0.0, 0.0])
+    torch.testing.assert_close(found.advantages[:, 0], wanted)
+    assert found.metrics["credit/segment_share"] == 4 / 7
+    code = assign("beacon", batch, tmp_path, method_options={"attempts": True}).trace["segment_advantage"]
+    assert code[1] == 0.0 and code[5] == code[6] < 0.0, "one turn alone has one milestone behind it; r2 only attempts"
+
+
+@pytest.mark.parametrize("attempts", [False, True])
+def test_the_unit_of_a_milestone_only_matters_beside_unscaled_rewards(attempts: bool, tmp_path: Path) -> None:
+    batch = some_batch(5)
+
+    def steps(reward: float, **config: Any) -> torch.Tensor:
+        options = {"milestone_reward": reward, "attempts": attempts}
+        return torch.tensor(
+            assign("beacon", batch, tmp_path, method_options=options, **config).trace["segment_advantage"]
+        )
+
+    torch.testing.assert_close(steps(1.0), steps(100.0), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(100 * steps(1.0, scale_rewards="none"), steps(100.0, scale_rewards="none"))
+    assert steps(1.0).any() and not steps(0.0).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from fakes.trainers import make_config
 from alignopsd_trl import AlignOPSDTrainer, read_records
 from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
+from alignopsd_trl.measure.kept import decoded, encoded
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.base import method_names
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch
@@ -138,6 +140,24 @@ def test_a_turn_knows_what_it_was_chosen_on(tmp_path: Path) -> None:
     batch, _ = trained(tmp_path, Steps)
     assert [turn.chosen_on for turn in batch.turns[:3]] == ["zero", "one", "two"]
     assert [turn.observation for turn in batch.turns[:3]] == ["one", "two", "three"]
+
+
+class OnTheWay(Steps):
+    def step(self, action: str) -> Step:
+        return replace(super().step(action), milestone="half" if self._turn == 2 else None)
+
+
+def test_a_milestone_travels_with_its_turn_and_only_its_method_minds(tmp_path: Path) -> None:
+    batch, records = trained(tmp_path / "beacon", OnTheWay, method="beacon")
+    assert [turn.milestone for turn in batch.turns] == [None, "half", None] * 8
+    assert records.milestone.fillna("").tolist() == ["", "half", ""] * 8
+    assert records.credit_segment_reward.tolist() == [9.5, 10.0, 0.0] * 8
+    again = decoded(json.loads(json.dumps(encoded(batch.turns))))
+    assert [turn.milestone for turn in again] == [turn.milestone for turn in batch.turns]
+    _, marked = trained(tmp_path / "marked", OnTheWay, method="graphgpo")
+    _, plain = trained(tmp_path / "plain", Steps, method="graphgpo")
+    assert plain.milestone.isna().all()
+    assert marked.drop(columns=["run", "milestone"]).equals(plain.drop(columns=["run", "milestone"]))
 
 
 def episode(task: str, rollout: str, rewards: list[float], states: str) -> Trajectory:

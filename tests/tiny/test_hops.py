@@ -50,11 +50,30 @@ def test_a_golden_transcript(world: Suite):
         "Raszor": "Raszor is a town in the country Jaszor on the river Pimheim.",
         "Jaszor": "Jaszor is a country with the capital Morwick and the currency quill.",
     }
+    reached = []
     for query, text in said.items():
         step = environment.step(f"<search>{query}</search>")
         assert list(read_titles(step.observation).values()) == [text] and not step.done
+        reached.append(step.milestone)
+    assert reached == [
+        None,  # a namesake
+        "capital of the country Gardale",
+        "country of the town Raszor",
+        "currency of the country Jaszor",
+    ]
     step = environment.step("<answer>quill</answer>")
-    assert step.done and step.won and step.reward == step.score == 1.0
+    assert step.done and step.won and step.reward == step.score == 1.0 and step.milestone == "right answer"
+
+
+def test_a_fact_is_found_once_and_in_the_order_of_the_question(world: Suite):
+    environment = world.factory()
+    environment.reset(**world.panel("test").rows[2])
+    queries = ("Jaszor", "Gardale country", "Gardale country", "Raszor", "Jaszor")
+    found = [environment.step(f"<search>{query}</search>").milestone for query in queries]
+    assert [bool(one) for one in found] == [False, True, False, True, True]
+    assert environment.step("<answer>lumen</answer>").milestone is None
+    environment.reset("Who was first?", ["nobody"])
+    assert environment.step("<search>Jaszor</search>").milestone is None, "a question of another form has no facts"
 
 
 def test_a_wrong_answer_ends_the_question_and_the_limit_is_eight_turns(world: Suite):

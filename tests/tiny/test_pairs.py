@@ -43,6 +43,15 @@ def fetch(thing: str, place: str, shelf: str, clean: bool = True) -> list[str]:
     return [f"go to {place}", *opening, f"take {thing} from {place}", *wash, *brought]
 
 
+def test_right_deliveries_are_milestones(game: TextEnvironment):
+    steps = play(game, *fetch("mug 1", "desk 1", "shelf 1"), *fetch("cup 2", "desk 1", "shelf 1"))
+    assert [step.milestone for step in steps if step.milestone] == ["1 delivered right"], "the first is no cup"
+    game.reset(task="put two clean cup in shelf.", places=ROOM, category="apart")
+    steps = play(game, *fetch("cup 2", "desk 1", "shelf 1"), *fetch("cup 1", "drawer 1", "shelf 1"))
+    assert [step.milestone for step in steps if step.milestone] == ["1 delivered right", "2 delivered right"]
+    assert steps[-1].won
+
+
 def test_games_are_the_same_everywhere(pairs: Suite):
     assert pairs.panel("test").checksum == "8c08f6381145e5e9"
     assert pairs.panel("train").checksum == "1b373323024b8314"

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.base import Suite, TextEnvironment
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.webshop.trips import KINDS
 from assets.tiny_policies.demonstrations import episode
 from assets.tiny_policies.situated import SituatedShopper, Situation
+
+
+def milestones(environment: TextEnvironment, row: Mapping[str, Any], responses: list[str]) -> list[str | None]:
+    environment.reset(**row)
+    return [environment.step(environment.project(one).action).milestone for one in responses]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +47,16 @@ def test_a_wrong_purchase_loses_the_trip_and_keeps_its_share_of_the_score(trips:
     assert not steps[-1].won and steps[-1].reward == 0.0 and 0.0 < steps[-1].score < 1.0
     assert steps[-1].metrics["requests_right"] < 3
     assert all("breakdown" in step.info for step in steps[1::2])
+
+
+def test_right_purchases_are_milestones(trips: Suite):
+    environment, row = trips.factory(), trips.tasks("test")[0]
+    _, responses, won = episode(environment, row, SituatedShopper(KINDS, random.Random(0)).answer)
+    found = milestones(environment, row, responses)
+    assert won and [one for one in found if one] == [f"request {number} served" for number in (1, 2, 3)]
+    assert all(("buy now" in text) == bool(one) for text, one in zip(responses, found, strict=True))
+    wrong = ["<action>search[serum]</action>", "<action>click[buy now]</action>"]
+    assert not any(milestones(environment, row, wrong))
 
 
 def test_the_same_words_give_the_same_trip(trips: Suite):

@@ -76,6 +76,29 @@ def least_commands(goal: Goal | None, facts: Facts) -> int:
     return least + bool(least and scene.held - set(things))  # any other thing in the hands must be put down
 
 
+def sub_goals(goal: Goal | None, facts: Facts) -> set[str]:
+    """Returns the names of the parts of a goal that hold now: things of the kind taken, one of them in the state, and
+    those that are where they belong; with a lamp, its light. Empty if the goal is unknown.
+
+    Args:
+        facts: predicate -> tuples of ids, as `World.facts`.
+    """
+    if goal is None:
+        return set()
+    kinds, types = facts.get("objecttype", ()), {one: kind for one, kind in facts.get("receptacletype", ())}
+    things = {one for one, kind in kinds if kind == goal.kind}
+    ready = {one for one in things if not goal.state or (one,) in facts.get(goal.state, ())}
+    there = {one for one, at in facts.get("inreceptacle", ()) if one in ready and types.get(at) == goal.place}
+    taken = there | {one for _, one in facts.get("holds", ()) if one in things}
+    lit = {one for one, kind in kinds if kind == goal.place and (one,) in facts.get("istoggled", ())}
+    thing, place = goal.kind.removesuffix("type"), goal.place.removesuffix("type")
+    counts = range(1, 2 + goal.two)
+    names = {f"{count} {thing} taken" for count in counts if count <= len(taken)}
+    names |= {f"{count} {thing} in {place}" for count in counts if count <= len(there)}
+    names |= {f"{thing} {goal.state.removeprefix('is')}"} if goal.state and ready else set()
+    return names | ({f"{place} on"} if lit else set())
+
+
 class _Scene:
     def __init__(self, goal: Goal, facts: Facts):
         self._goal, self._facts = goal, facts

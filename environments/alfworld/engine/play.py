@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from alignopsd_trl.environments.alfworld.engine import library
-from alignopsd_trl.environments.alfworld.engine.distance import Goal, least_commands
+from alignopsd_trl.environments.alfworld.engine.distance import Goal, least_commands, sub_goals
 from alignopsd_trl.environments.alfworld.engine.grammar import Fact, Grammar, Key, World
 from alignopsd_trl.environments.alfworld.engine.packages import require
 from alignopsd_trl.environments.alfworld.engine.translation import Translation, translate
@@ -46,6 +46,9 @@ class Engine(Protocol):
 
     def least_commands(self) -> int:
         """Returns a lower bound on the commands from here to the goal, `MOST_NEEDED` at most."""
+
+    def sub_goals(self) -> set[str]:
+        """Returns the names of the parts of the goal that hold now."""
 
     def close(self) -> None: ...
 
@@ -104,6 +107,9 @@ class FastEngine:
 
     def least_commands(self) -> int:
         return 0 if self._moment.won else least_commands(self._game.goal, self._world.facts)
+
+    def sub_goals(self) -> set[str]:
+        return sub_goals(self._game.goal, self._world.facts)
 
     def close(self) -> None:
         if not self._closed:
@@ -187,6 +193,9 @@ class PlainEngine:
 
     def least_commands(self) -> int:
         return 0
+
+    def sub_goals(self) -> set[str]:
+        return set()
 
     def close(self) -> None:
         self._environment = None
