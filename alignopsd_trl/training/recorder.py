@@ -1,4 +1,4 @@
-"""Records rounds: numbers for the log, samples, trackers' tables and files of trajectories."""
+"""Records rounds: numbers for the log, samples and files of trajectories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.order import round_ends
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Round
-from alignopsd_trl.training.trackers import send_table, table_rows
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
@@ -80,8 +79,6 @@ class Recorder:
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
         self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
-        if self.processes.process == 0:
-            self._send(played, values)
         if self.config.save_trajectories:
             self._write(played, run_id)
 
@@ -94,13 +91,6 @@ class Recorder:
                 show_note(
                     f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
                 )
-
-    def _send(self, played: Round, values: Sequence[float]) -> None:
-        trace = played.credit.trace
-        columns = {"credit": values} | {name: trace[name] for name in ("weight", "span") if name in trace}
-        rows = table_rows(played.trajectories, columns, played.update)
-        trackers: Any = self.config.report_to  # a list, once a configuration is made
-        send_table(rows, played.update, trackers, self.log.callbacks)
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Prints once the remedy for a chat template that keeps the turns of a dialogue from sharing a row."""

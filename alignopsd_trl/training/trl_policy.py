@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -187,11 +187,6 @@ class TrainerLog:
 
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
-
-    @property
-    def callbacks(self) -> Sequence[Any]:
-        """The trainer's callbacks, among them the trackers."""
-        return self._trainer.callback_handler.callbacks
 
     def value(self, mode: str, name: str, value: float) -> None:
         """Adds a number to the next line of ``train`` or ``eval``; a line prints means."""
