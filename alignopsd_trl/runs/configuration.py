@@ -28,7 +28,6 @@ FREE_ON_RESUME = frozenset(
     "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "
     "local_rank ddp_backend torch_empty_cache_steps vllm_gpu_memory_utilization vllm_server_host vllm_server_port "
     "vllm_server_base_url vllm_server_timeout vllm_group_port "
-    "vllm_requests_in_flight vllm_request_tries vllm_request_backoff vllm_request_timeout "
     "ds3_gather_for_generation".split()
 )
 """Settings that a resumed run may change, because they do not affect earlier results."""
