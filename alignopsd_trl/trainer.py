@@ -35,8 +35,8 @@ from alignopsd_trl.training.arguments import check_arguments, check_loaded
 from alignopsd_trl.training.checkpoints import session, whole_model
 from alignopsd_trl.training.order import EpochSampler
 from alignopsd_trl.training.parts import Parts, callbacks_of, make_parts, usual_backend
+from alignopsd_trl.training.recorder import Round
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
-from alignopsd_trl.training.round import Round
 from alignopsd_trl.training.trl_construction import made_for_turns
 from alignopsd_trl.turns import Trajectory
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, label, panels
-from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, Finding, label, panels
 from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, distinct, name_of, results_of, turns_of
 from alignopsd_trl.analysis.thinking_audit import COLUMNS, TaskPairs, encoder_of, task_pairs
 from alignopsd_trl.encoder import Encoder

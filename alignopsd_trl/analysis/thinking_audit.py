@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, panels, percent
-from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, Finding, label, panels, percent
 from alignopsd_trl.analysis.loading import Records, name_of, results_of, setting, turns_of, used_pairs
 from alignopsd_trl.common.statistics import clustered_ratio
 from alignopsd_trl.encoder import Encoder, load_encoder

@@ -22,8 +22,8 @@ from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.runs.configuration import MEASURED
 from alignopsd_trl.runs.folder import wanted
+from alignopsd_trl.runs.provenance import MEASURED
 from alignopsd_trl.runs.state import read_run
 
 

@@ -15,8 +15,16 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import Sampler, encoder_bytes, estimate, gpu_memory, sampler
-from alignopsd_trl.launch.shapes import backbone, config_of, loading
+from alignopsd_trl.launch.memory import (
+    Sampler,
+    backbone,
+    config_of,
+    encoder_bytes,
+    estimate,
+    gpu_memory,
+    loading,
+    sampler,
+)
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.results.card import changed_settings
 from alignopsd_trl.scoring.prefix_cache import SHARE

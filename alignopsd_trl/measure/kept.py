@@ -15,7 +15,7 @@ from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
 from alignopsd_trl.rollout.renderer import Shown
-from alignopsd_trl.runs.configuration import differences
+from alignopsd_trl.runs.provenance import differences
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 
 _KINDS: dict[str, Any] = {

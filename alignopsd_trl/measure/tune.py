@@ -22,9 +22,8 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import Cache
-from alignopsd_trl.measure.lift import EVERYTHING, Success, successes
-from alignopsd_trl.measure.measurement import cpu_seconds, playable
-from alignopsd_trl.measure.report import markdown
+from alignopsd_trl.measure.measurement import cpu_seconds, markdown, playable
+from alignopsd_trl.measure.metrics import EVERYTHING, Success, successes
 from alignopsd_trl.measure.setup import Session, prepare
 from alignopsd_trl.rollout.monte_carlo.rollouts import play_groups
 from alignopsd_trl.rollout.monte_carlo.tree import outcome

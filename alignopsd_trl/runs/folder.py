@@ -30,9 +30,8 @@ from alignopsd_trl.runs.checkpoints import (
     update_of,
     whole_checkpoints,
 )
-from alignopsd_trl.runs.configuration import FREE_ON_RESUME, differences, shown
 from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
-from alignopsd_trl.runs.provenance import code_checksum, versions
+from alignopsd_trl.runs.provenance import FREE_ON_RESUME, code_checksum, differences, shown, versions
 from alignopsd_trl.runs.sizes import SIZES_FILE
 from alignopsd_trl.runs.state import (
     ENDED,

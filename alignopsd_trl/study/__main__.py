@@ -19,8 +19,7 @@ from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
-    from alignopsd_trl.study.planning import Cell
-    from alignopsd_trl.study.spec import Study
+    from alignopsd_trl.study.spec import Cell, Study
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,9 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, help="only render these rows, with tables and figures beside them")
     parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
     arguments = parser.parse_args(argv)
-    from alignopsd_trl.study.planning import plan
     from alignopsd_trl.study.render import RESULTS
-    from alignopsd_trl.study.spec import read_study
+    from alignopsd_trl.study.spec import plan, read_study
 
     with setup():
         study = read_study(arguments.study)

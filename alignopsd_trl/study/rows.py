@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.runs.provenance import code_checksum, machine, versions, weights_checksum
-from alignopsd_trl.study.planning import Cell
-from alignopsd_trl.study.spec import METHOD_FIELDS
+from alignopsd_trl.study.spec import METHOD_FIELDS, Cell
 
 CURVES = {
     "success": "episodes/success",

@@ -26,9 +26,8 @@ from alignopsd_trl.common.files import full_disk_named, write_json
 from alignopsd_trl.launch.machine import processes_of
 from alignopsd_trl.records import write_records
 from alignopsd_trl.runs.owned import owned
-from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.rows import ROWS, collect
-from alignopsd_trl.study.spec import Study, StudyError
+from alignopsd_trl.study.spec import Cell, Study, StudyError
 
 _PERIOD = 0.1  # seconds between two looks at the cells' processes
 

@@ -29,10 +29,10 @@ from alignopsd_trl.runs.checkpoints import (
     load_state,
     save_state,
 )
-from alignopsd_trl.runs.configuration import configuration_of
 from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.owned import begin, note
+from alignopsd_trl.runs.provenance import configuration_of
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.skills.turn_texts import PrivilegedError
 from alignopsd_trl.training.phases import Phases, Seconds

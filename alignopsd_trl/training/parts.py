@@ -22,12 +22,11 @@ from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
 from alignopsd_trl.skills.turn_texts import TurnTexts
 from alignopsd_trl.training.checkpoints import Checkpoints
 from alignopsd_trl.training.console import Lines
-from alignopsd_trl.training.log import LogFile
 from alignopsd_trl.training.loss import Drift, Update
 from alignopsd_trl.training.order import WholeRounds
 from alignopsd_trl.training.panels import Panels
 from alignopsd_trl.training.phases import Phases, Seconds, Status
-from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
+from alignopsd_trl.training.recorder import LogFile, Recorder, SecondsOfRounds
 from alignopsd_trl.training.rewards import RewardCheck, Rewards
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.training.scorer import Scorer

@@ -8,8 +8,7 @@ from typing import Any
 
 from alignopsd_trl.common.files import write_text
 from alignopsd_trl.common.options import path_as_given
-from alignopsd_trl.results.card import model_card
-from alignopsd_trl.results.facts import trainer_results
+from alignopsd_trl.results.card import model_card, trainer_results
 from alignopsd_trl.results.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
 from alignopsd_trl.runs.folder import TRAIN
 from alignopsd_trl.runs.owned import owned

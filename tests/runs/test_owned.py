@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from fakes.recorded import RUNS
 
-from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.drawing import Finding
 from alignopsd_trl.cli import main
 from alignopsd_trl.common.files import write_json
 from alignopsd_trl.own_task.demonstrations import write_demonstrations
