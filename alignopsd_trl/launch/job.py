@@ -23,10 +23,9 @@ from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.runs.checkpoints import PREFIX
 from alignopsd_trl.runs.folder import look, strangers
 from alignopsd_trl.runs.provenance import configuration_of, weights_checksum
-from alignopsd_trl.runs.state import RunFolderError
+from alignopsd_trl.runs.state import PREFIX, RunFolderError
 from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
 
 

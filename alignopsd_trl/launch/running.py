@@ -31,11 +31,10 @@ from alignopsd_trl.records import write_records
 from alignopsd_trl.results.card import facts_of, model_card
 from alignopsd_trl.results.hub import PushFailed, push_run, push_trajectories
 from alignopsd_trl.results.summary import Estimate, mean_score
-from alignopsd_trl.runs.checkpoints import MARK
 from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, RunFolder, claim_together, claimed
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.runs.provenance import weights_checksum
-from alignopsd_trl.runs.state import RESULTS_FILE, RUN_FILE
+from alignopsd_trl.runs.state import MARK, RESULTS_FILE, RUN_FILE
 from alignopsd_trl.skills import foreign_bank
 from alignopsd_trl.training.console import columns
 

@@ -20,29 +20,27 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.common.files import json_line, plain, read_json, sweep_partials, write_json, write_text
-from alignopsd_trl.runs.checkpoints import (
-    LIST_FILE,
-    MARK,
-    STATE_FILE,
-    damage,
-    is_numbered,
-    is_whole,
-    update_of,
-    whole_checkpoints,
-)
 from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
 from alignopsd_trl.runs.provenance import FREE_ON_RESUME, code_checksum, differences, shown, versions
 from alignopsd_trl.runs.sizes import SIZES_FILE
 from alignopsd_trl.runs.state import (
     ENDED,
+    LIST_FILE,
+    MARK,
     RELEASED,
     RESULTS_FILE,
     RUN_FILE,
+    STATE_FILE,
     RunFolderError,
     broken_off,
+    damage,
     has_ended,
+    is_numbered,
+    is_whole,
     lock,
     read_run,
+    update_of,
+    whole_checkpoints,
 )
 
 LOG_FILE = "log.jsonl"

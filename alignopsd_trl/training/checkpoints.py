@@ -19,7 +19,12 @@ from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.rollout.sampler import SamplerDown
-from alignopsd_trl.runs.checkpoints import (
+from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
+from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
+from alignopsd_trl.runs.owned import begin, note
+from alignopsd_trl.runs.provenance import configuration_of
+from alignopsd_trl.runs.sizes import write_sizes
+from alignopsd_trl.runs.state import (
     LIST_FILE,
     MARK,
     PREFIX,
@@ -29,11 +34,6 @@ from alignopsd_trl.runs.checkpoints import (
     load_state,
     save_state,
 )
-from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
-from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
-from alignopsd_trl.runs.owned import begin, note
-from alignopsd_trl.runs.provenance import configuration_of
-from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.skills.turn_texts import PrivilegedError
 from alignopsd_trl.training.phases import Phases, Seconds
 

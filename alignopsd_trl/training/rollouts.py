@@ -22,8 +22,8 @@ from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import Reader, reader_for
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import AnySampler, Sampler
-from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
+from alignopsd_trl.runs.state import last_good
 from alignopsd_trl.sampling.backend import HandOver
 from alignopsd_trl.skills.turn_texts import reserved_tokens
 from alignopsd_trl.training.console import show_note

@@ -19,12 +19,12 @@ from torch.utils.data import BatchSampler
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.experimental.config import ContinuousConfig
-from alignopsd_trl.experimental.rounds_ahead import Upcoming
 from alignopsd_trl.experimental.server import ServerBackend
+from alignopsd_trl.experimental.trainer import Upcoming
 from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout.sampler import SamplerDown
-from alignopsd_trl.runs.checkpoints import whole_checkpoints
+from alignopsd_trl.runs.state import whole_checkpoints
 from alignopsd_trl.training.order import EpochSampler
 from alignopsd_trl.training.trl_policy import sampling_ratio
 

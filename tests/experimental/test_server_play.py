@@ -13,7 +13,7 @@ from launching import TESTS, run_script
 from alignopsd_trl.experimental.server import PATIENCE
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout.sampler import SamplerDown
-from alignopsd_trl.runs.checkpoints import whole_checkpoints
+from alignopsd_trl.runs.state import whole_checkpoints
 
 
 def uneven(body: dict[str, Any]) -> float:

@@ -26,8 +26,8 @@ from alignopsd_trl.environments import EnvironmentsDown, Opening, Step, TaskPane
 from alignopsd_trl.environments.batch import ThreadedBatch
 from alignopsd_trl.records import read_records
 from alignopsd_trl.results.card import facts_of
-from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.runs.health import RunStopped
+from alignopsd_trl.runs.state import whole_checkpoints
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.rewards import reward_figures
