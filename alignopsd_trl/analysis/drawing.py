@@ -109,8 +109,6 @@ class Finding:
     Attributes:
         name: name of the analysis and of the files that `save` writes.
         numbers: the figures, for JSON. An interval is ``[mean, low, high]`` (95 %, bootstrap; NaN for few clusters).
-        tables: the data of the figure, by name.
-        figure: a labelled figure with units.
     """
 
     name: str

@@ -33,9 +33,7 @@ def turns_of(
     """Returns one row per turn, in the order (step, task, rollout, turn); episodes without turns are left out.
 
     Args:
-        run: see `Records`.
         needed: required columns beside `BASE`.
-        steps: only these rollout steps.
         welcome: optional columns, returned where they were recorded.
 
     Raises:

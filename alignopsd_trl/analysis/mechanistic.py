@@ -155,7 +155,6 @@ def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) 
 
     Args:
         run: one or several runs, such as one per benchmark.
-        steps (*optional*): only these rollout steps.
 
     Raises:
         ValueError: if a run recorded no spans.

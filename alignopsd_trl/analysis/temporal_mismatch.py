@@ -28,7 +28,6 @@ def temporal(run: Records, steps: Sequence[int] | None = None) -> Finding:
 
     Args:
         run: a run with siblings.
-        steps (*optional*): only these rollout steps.
 
     Raises:
         ValueError: if no task has two rollouts of the policy.

@@ -49,7 +49,6 @@ def thinking(
         encoder (*optional*): the run's own by default. It encodes reasoning traces again, which for a big run needs a
             GPU or few ``steps``.
         threshold (*optional*): gamma_H; the run's own by default.
-        steps (*optional*): only these rollout steps.
 
     Raises:
         ValueError: if the run recorded no matches, or used another encoder.

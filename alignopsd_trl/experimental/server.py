@@ -66,7 +66,6 @@ class Server:
 
     Args:
         address: e.g. ``http://10.0.0.5:8000``.
-        in_flight: the number of requests in flight at most. Each request has a thread of its own.
         tries: how often a request is sent while the server is healthy.
         backoff: seconds before the second try; twice as long before each further one.
         timeout: seconds that one try may take.
@@ -203,7 +202,6 @@ class ServerSampler(Continuous):
     """A [`~alignopsd_trl.rollout.Sampler`] on vLLM's server. A failing request ends its episode.
 
     Args:
-        server: with the policy's weights.
         options: sampling options in the body of ``/v1/completions``.
     """
 

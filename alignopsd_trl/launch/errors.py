@@ -185,7 +185,6 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
     """Ends the process with a message and a status, in place of a traceback, if the error says how to fix it.
 
     Args:
-        name: name of the command.
         quietly: if false, errors are raised as they are, as with `TRACEBACK` on the command line.
         resumes: argument with which the same command resumes; `None` for a command that begins anew.
     """

@@ -23,7 +23,6 @@ class Launch:
 
     Args:
         processes: number of processes of the whole run, one a GPU.
-        nodes: number of machines.
         strategy: one of `STRATEGIES`, or the name of one that the trainer does not support.
         loads_once: only one process of a node reads the weights and sends them to the others.
     """

@@ -211,7 +211,6 @@ class Estimate:
     Args:
         training: parts of the training process, on one GPU.
         host: memory of one node while it loads the weights.
-        checkpoint: disk space of one checkpoint.
         kept: disk space of all retained checkpoints and the final model.
     """
 
@@ -321,7 +320,6 @@ class Sampler:
         buffers: activations of one step and the logits of all responses sampled at once.
         cache: remainder for keys and values; negative if the share is too small.
         sequences: number of full-length responses that the cache holds.
-        most: number of responses that are sampled at once.
     """
 
     share: float
@@ -335,11 +333,7 @@ class Sampler:
 def sampler(
     shape: Backbone, args: AlignOPSDConfig, gpu_gib: float, served_bytes: float = SERVED_BYTES
 ) -> Sampler | None:
-    """Returns the memory of a colocated vLLM by part, or `None` if none shares the trainer's GPU.
-
-    Args:
-        served_bytes: of a parameter, on average.
-    """
+    """Returns the memory of a colocated vLLM by part, or `None` if none shares the trainer's GPU."""
     engine = args.engine_options
     if engine is None:
         return None

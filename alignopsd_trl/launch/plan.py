@@ -35,7 +35,6 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
 
     Args:
         changed: settings that differ from the preset.
-        whole: report all other settings too.
 
     Raises:
         ValueError: if the run can't succeed.

@@ -235,9 +235,6 @@ def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict
 
     Args:
         tasks: task groups per round over all processes.
-        siblings: rollouts per group.
-        updates: optimiser steps per round.
-        processes: number of processes of the launch.
 
     Raises:
         ValueError: if the groups can't be divided evenly; names numbers that work.

@@ -48,10 +48,6 @@ SCHEMA = 2  # of results.json
 def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -> dict[str, Any]:
     """Evaluates, trains, evaluates again; leaves results, checkpoint, card and trajectories in the output folder.
 
-    Args:
-        changed: settings that differ from the preset.
-        machine: line about the machine.
-
     Raises:
         PushFailed: if the finished run could not be pushed; everything is in its folder.
         RunFolderError: if the folder is in use, or holds a run that this one does not continue.
@@ -226,13 +222,7 @@ _LEFT = {
 
 
 def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
-    """Returns the screen that introduces a run.
-
-    Args:
-        facts: name -> text about it.
-        changed: settings that differ from the preset.
-        folder: folder of the run.
-    """
+    """Returns the screen that introduces a run."""
     width = min(columns() or WIDE, 120)
     rows = [_row(name, value, width) for name, value in facts.items()]
     if changed:

@@ -134,12 +134,7 @@ def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
 
 
 def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
-    """Measures, prints the page, writes the files and returns the content of the JSON file.
-
-    Args:
-        arguments: of `commands.read_measure`.
-        shown: the command line.
-    """
+    """Measures, prints the page, writes the files and returns the content of the JSON file."""
     began = cpu_seconds()
     with setup():
         session = prepare(arguments)

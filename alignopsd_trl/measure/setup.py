@@ -147,8 +147,6 @@ class Session:
     """What a measurement needs.
 
     Args:
-        arguments: of the command, completed.
-        tasks: those of the split.
         config: of the first method; the methods differ in what assigns credit alone.
         variants: label -> method with its settings.
         player: plays episodes at the training temperature, with skills as in training.
@@ -231,7 +229,6 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
     closes ``player.environments``.
 
     Args:
-        arguments: of `commands.read_measure`.
         skilled: whether to retrieve skills even if no method needs them.
 
     Raises:

@@ -54,9 +54,7 @@ class Bench:
     Args:
         player: of the policy; its own skills are not used.
         rows: the tasks by ``task_id``, in the order of play.
-        slots: episodes side by side.
         value: what counts, ``"success"`` or ``"reward"``.
-        seed: of the sampling.
 
     ``plain`` holds outcomes without a skill, ``asked`` what the openings said, ``category`` the tasks' categories,
     ``failed`` the messages of episodes whose environment failed; they are left out.
@@ -129,7 +127,6 @@ class Worth:
     """What one skill is worth, or the whole bank (`WHOLE`).
 
     Args:
-        text: its line in the prompt.
         tokens: of this line; of the blocks on average for the bank.
         source: shows it and nothing else.
         retrieved: the tasks that retrieve it, in the order of play.

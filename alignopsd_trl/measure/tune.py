@@ -39,12 +39,7 @@ UNTAUGHT = {"method": "grpo"}
 
 
 def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
-    """Measures, prints the page, writes the files and returns the content of the JSON file.
-
-    Args:
-        given: of `commands.read_measure`.
-        shown: the command line.
-    """
+    """Measures, prints the page, writes the files and returns the content of the JSON file."""
     began, used = time.monotonic(), cpu_seconds()
     with setup():
         session = prepare(given, skilled=True)
@@ -121,12 +116,7 @@ def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]
 
 def advise(lift: Interval, siblings: int) -> tuple[dict[str, Any], str]:
     """Returns the settings to train with, as lines of a ``--config`` file, and the reason. If the lift is clearly above
-    0, it advises the teacher's distribution with AlignOPSD's credit, and names privileged play as the cheaper way.
-
-    Args:
-        lift: of the skill in the prompt.
-        siblings: number of siblings in a group.
-    """
+    0, it advises the teacher's distribution with AlignOPSD's credit, and names privileged play as the cheaper way."""
     if not lift.low > 0:  # NaN where too few tasks were measured
         return (
             UNTAUGHT,

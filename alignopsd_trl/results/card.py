@@ -60,8 +60,6 @@ def model_card(
     """Returns the text of ``README.md``, front matter included.
 
     Args:
-        results: content of ``results.json``.
-        name: name of the model.
         licence: licence id of the weights; by default the run's ``licence``, and for a policy that comes with the
             package the package's. Without one the card names the base model's licence.
         place: source to load the model from, a repository's id or a folder; ``name`` by default.
@@ -226,12 +224,7 @@ EPISODE = ["step", "task", "task_id", "rollout", "category", "task_text", "rewar
 
 
 def write_dataset(run: Path, target: Path) -> None:
-    """Writes a run's trajectories for the Hub's viewer: ``turns`` and ``episodes`` as parquet, and ``README.md``.
-
-    Args:
-        run: output folder of a finished run.
-        target: an existing folder.
-    """
+    """Writes a run's trajectories for the Hub's viewer: ``turns`` and ``episodes`` as parquet, and ``README.md``."""
     results, frame = whole_json(run / "results.json") or {}, read_records(run / "trajectories")
     turns = frame[frame.turn.notna()]
     counts = frame.groupby(["step", "task", "rollout"]).turn.transform("count").rename("turns")
@@ -254,7 +247,6 @@ def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str,
     """Returns model, method, privileged text, outcome, versions, machine and seconds of a trainer's run.
 
     Args:
-        trainer: trainer in its present state.
         before, after: `EvaluationResult.to_dict` of the panel before and after training; `None` where it was not
             played.
     """
@@ -285,7 +277,6 @@ def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[s
     """Returns the content of ``results.json`` for a trainer that was made in Python.
 
     Args:
-        trainer: trainer in its present state.
         factory: its ``environment_factory``; a factory of `alignopsd_trl.environments.load` is recognised.
         results: the trainer's evaluations, ``before`` its first update and the last one ``after``.
     """

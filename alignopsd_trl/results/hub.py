@@ -173,7 +173,6 @@ def write_card(trainer: Any, title: str | None = None, licence: str | None = Non
 
     Args:
         title: of the card; the repository's or the folder's name by default.
-        licence: licence id of the weights.
     """
     folder, chosen = Path(trainer.args.output_dir), trainer.args.hub_model_id
     results = trainer_results(trainer, trainer.environment_factory, trainer.evaluations)

@@ -66,9 +66,7 @@ class RunFolder:
     """An output folder that this run has claimed.
 
     Args:
-        path: the folder.
         id: id of the run; the same after a resume, in every record and in every result.
-        resume: the checkpoint to resume from, or `None`.
         sessions: number of starts of the run.
         writes: whether this process writes (rank 0 does).
     """
@@ -95,7 +93,6 @@ class RunFolder:
         Args:
             configuration: flat mapping of the settings that decide what the run computes.
             resume: as ``resume_from_checkpoint``; with ``True``, a run without a whole checkpoint starts anew.
-            overwrite: remove the files of another run.
             say: called with each line for the user.
             aside: move a finished run to a folder beside this one.
 

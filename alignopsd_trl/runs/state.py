@@ -5,8 +5,8 @@ A session that ends, well or with an error, notes that it released the folder. A
 that no process uses, broke off: it was killed, or its code, such as the environment's, called `os._exit`. Such a
 process leaves no message, and its exit status may be 0.
 
-transformers writes a checkpoint's trainer state last, after every process has written its files; the trainer removes the
-old one before it writes a checkpoint again. A list of the files with their checksums follows.
+transformers writes a checkpoint's trainer state last, after every process has written its files; the trainer removes
+the old one before it writes a checkpoint again. A list of the files with their checksums follows.
 """
 
 from __future__ import annotations
@@ -114,11 +114,7 @@ def list_files(checkpoint: Path) -> None:
 
 def damage(checkpoint: Path, run: str | None = None) -> str | None:
     """Returns the first reason why a checkpoint can't be resumed; `None` if it can, or if it has no
-    list of its files.
-
-    Args:
-        run: id of the run that resumes.
-    """
+    list of its files."""
     listed = read_json(checkpoint / LIST_FILE)
     if not (listed and isinstance(listed, dict)) and (checkpoint / LIST_FILE).exists():
         return f"{checkpoint / LIST_FILE} is damaged (it can't be read)"

@@ -52,9 +52,6 @@ class Checkpoints(TrainerCallback):
     """Writes a run's own state into its checkpoints, and verifies that loss, gradients and weights are finite.
 
     Args:
-        output_dir: the run's output folder.
-        policy: the policy whose weights are saved.
-        seconds: of the run so far.
         failed: share of failed episodes over the last rounds.
     """
 

@@ -117,10 +117,7 @@ def line(place: str, logs: Mapping[str, Any], curve: Sequence[Interval], episode
     """Returns the line of one round.
 
     Args:
-        place: number of the update, of all updates.
-        logs: numbers of the round.
         curve: success of all rounds so far, this one last; the score where success is unknown.
-        episodes: number of episodes behind the success.
         width: columns before the warnings wrap to the next line; no limit if `None`.
     """
     change = percent(curve[-1].value - curve[0].value, "+6")

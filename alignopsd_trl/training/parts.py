@@ -145,8 +145,6 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
 
     Args:
         trainer: after TRL's part of its construction, with its method, factory, texts of turns and processes.
-        skill_bank, encoder: as the trainer takes them.
-        reward_check: verifies the values of the trainer's reward functions.
     """
     args, tokenizer, processes = trainer.args, trainer.processing_class, trainer.processes
     policy, log = TrainedPolicy(trainer), TrainerLog(trainer)

@@ -75,10 +75,7 @@ class Recorder:
     """Records rounds.
 
     Args:
-        config: says what is recorded, and where.
         processes: of the run; logged numbers are means over them.
-        tokenizer: decodes tokens.
-        log: the trainer's log.
     """
 
     config: AlignOPSDConfig
@@ -102,11 +99,7 @@ class Recorder:
         return reduced
 
     def record(self, played: Round, run_id: str | None, counters: Mapping[str, float]) -> None:
-        """Records a round.
-
-        Args:
-            counters: the environments' counters.
-        """
+        """Records a round."""
         ordinary, privileged = ([one for one in played.trajectories if one.privileged is own] for own in (False, True))
         found = rollout_metrics(ordinary) | played.credit.metrics | privileged_metrics(privileged) | gap_of_won(played)
         if self.config.history == "conversation":

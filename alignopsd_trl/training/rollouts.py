@@ -74,11 +74,6 @@ class Rollouts:
     """Plays episodes on environments, which it opens at the first need.
 
     Args:
-        factory: makes environments.
-        config: has batch sizes, prompts and limits.
-        tokenizer, end_ids: of the policy.
-        processes: all processes, which play at the same time.
-        skills: give the privileged text of a task.
         failed: share of failed episodes that ends a run.
         save: writes a checkpoint of an update, for a run that must end before its next one.
         beyond: returns a text about the run's time after the current rollouts.

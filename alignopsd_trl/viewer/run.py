@@ -66,9 +66,7 @@ class Run:
     """The content of a run's page, read by `read_run`.
 
     Attributes:
-        name: of the folder.
         facts: short texts for the head of the page.
-        curves: over rollout steps.
         evaluation: the results ``before`` and ``after`` training that exist.
         temperature: of the rollouts' sampling; `None` if unknown.
         steps: rollout steps with trajectories, rising, then `PANEL` if an evaluation's dialogues are there.
@@ -214,9 +212,6 @@ _OUTCOME = ["task_id", "category", *_COMPARED]
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """Returns the content of the comparison page.
-
-    Args:
-        runs: two or more; the others are compared with the first.
 
     Raises:
         ValueError: for fewer than two runs.
