@@ -64,7 +64,6 @@ def name_of(run: Records) -> str:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Returns the names, with a number after repeated ones."""
     known = list(names)
     return [name if known.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(known, 1)]
 

@@ -196,7 +196,6 @@ def _numbers(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw_lengths(axis: Any, table: pd.DataFrame, title: str) -> None:
-    """Draws the histogram of a table of `span_table`."""
     shares = 100 * table.length.value_counts(normalize=True).sort_index()
     axis.bar(shares.index, shares, color=BLUE, width=0.8)
     axis.axvline(table.length.mean(), color="black", linewidth=1.2, label=f"mean {table.length.mean():.2f}")

@@ -107,7 +107,6 @@ def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
 
 
 def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:
-    """Returns figures of the pairs that training used."""
     counts = frame.credit_sources[frame.credit_teacher_thinking.notna()].map(len)
     matched = counts[counts > 0]
     return {

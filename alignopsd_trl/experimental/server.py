@@ -313,5 +313,4 @@ class ServerBackend(ColocatedBackend):
 
 
 def server_address(config: ContinuousConfig) -> str:
-    """Returns the address of vLLM's server."""
     return config.vllm_server_base_url or f"http://{config.vllm_server_host}:{config.vllm_server_port}"

@@ -140,7 +140,6 @@ class Upcoming:
         return self._epoch * an_epoch + self._round * batches // self._accumulated
 
     def _tasks(self, epoch: int) -> list[int]:
-        """Returns the indices of an epoch's tasks in their order."""
         if self._known[0] != epoch:
             order = self._order
             once = EpochSampler(order.data_source, 1, order.batch_size, 1, order.shuffle, order.seed)

@@ -229,7 +229,6 @@ _OF_THE_LAUNCH = (
 
 
 def everything() -> str:
-    """Returns a text with every argument, its default and its help."""
     parser = Parser(KINDS)
     parser.usage = "alignopsd train RECIPE [--FLAG VALUE ...]"
     parser.description = f"--method is one of {', '.join(method_names())}"

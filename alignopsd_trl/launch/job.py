@@ -48,7 +48,6 @@ class Job:
 
     @cached_property
     def tasks(self) -> Any:
-        """Returns the tasks to train on."""
         found = named("train_split", self.recipe.train_split, lambda: self.suite.tasks(self.recipe.train_split))
         refuse_stream(found, f"tasks({self.recipe.train_split!r}) of {self.recipe.environment!r}")
         return found

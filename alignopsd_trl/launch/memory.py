@@ -166,7 +166,6 @@ def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Laun
 
 
 def _adapter(empty: Any, model: ModelConfig) -> int:
-    """Returns the parameters that training would change."""
     chosen: Any = get_peft_config(model)  # says it where PEFT is not installed
     from peft import get_peft_model
 

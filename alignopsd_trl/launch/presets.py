@@ -133,7 +133,6 @@ _TINY = {name: settings for one in BENCHMARKS.values() for name, settings in one
 
 
 def preset_names() -> list[str]:
-    """Returns the names of the shipped recipes, sorted."""
     return sorted((*_RECIPES, *_TINY))
 
 

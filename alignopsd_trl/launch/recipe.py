@@ -90,7 +90,6 @@ def main(
 
 
 def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Plans or trains; returns the value of `main`."""
     with setup():
         from alignopsd_trl.launch.arguments import differences_from_preset, parse
         from alignopsd_trl.launch.job import Job

@@ -222,7 +222,6 @@ _LEFT = {
 
 
 def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
-    """Returns the screen that introduces a run."""
     width = min(columns() or WIDE, 120)
     rows = [_row(name, value, width) for name, value in facts.items()]
     if changed:

@@ -70,7 +70,6 @@ def _once_each(yaml: Any) -> Any:
 
 
 def environment_options(given: Any) -> dict[str, Any]:
-    """Returns ``--environment_options`` as a mapping."""
     return json_mapping("environment_options", given, '{"data_dir": "DATA"}')
 
 

@@ -197,7 +197,6 @@ SHOWN = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "sign_agreem
 
 
 def page(facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]]) -> str:
-    """Returns the page of text (Markdown)."""
     lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), ""]
     if facts.get("failed_rollouts"):
         first = facts["first_failure"] or "no prompt fits max_prompt_length"
@@ -210,7 +209,6 @@ def page(facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]]
 
 
 def markdown(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """Returns the lines of a table (Markdown)."""
     head = list(head)
     return ["| " + " | ".join(map(escaped, row)) + " |" for row in [head, ["---"] * len(head), *rows]]
 
@@ -257,7 +255,6 @@ def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
 
 
 def pooled(folders: Sequence[Path]) -> pd.DataFrame:
-    """Reads the measured turns of all folders."""
     tables = [_read(folder) for folder in folders]
     for folder, own in zip(folders, tables, strict=True):
         if differ := sorted(set(credit_of(tables[0])) ^ set(credit_of(own))):

@@ -156,7 +156,6 @@ _OF_EPISODE = ("task", "rollout", "category", "won", "reward")
 
 
 def turn_table(episodes: Sequence[Trajectory], found: Advantages, outcome: np.ndarray) -> pd.DataFrame:
-    """Makes the table of the turns of some episodes, without credit."""
     rows = [
         {name: getattr(one, name) for name in _OF_EPISODE}
         | {"turn": turn.number, "thinking": turn.thought.thinking, "action": turn.action}

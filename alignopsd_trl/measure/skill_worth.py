@@ -274,7 +274,6 @@ def rows_of(found: Sequence[Worth]) -> list[dict[str, Any]]:
 
 
 def page(content: Mapping[str, Any]) -> str:
-    """Returns the page of text (Markdown)."""
     facts = (
         "{tasks} training tasks, {plain_episodes} episodes without a skill, {episodes} with one, or with all that a "
         "task retrieves; {failed} more failed. {cpu_seconds:.0f} CPU seconds."

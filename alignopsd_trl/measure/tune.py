@@ -136,7 +136,6 @@ def _shown(settings: Mapping[str, Any]) -> str:
 
 
 def page(found: Mapping[str, Any], value: str) -> str:
-    """Returns the page of text (Markdown)."""
     scale, unit, form = (100, "success in %", ".0f") if value == "success" else (1, "reward", ".2f")
 
     def shown(one: Interval) -> str:

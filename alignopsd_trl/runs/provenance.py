@@ -18,7 +18,6 @@ _SAMPLE = 2**20
 
 
 def versions() -> dict[str, str | None]:
-    """Returns the versions of the packages that a result depends on."""
     return {package: _version(package) for package in PACKAGES}
 
 
@@ -43,7 +42,6 @@ def code_checksum() -> str:
 
 
 def machine() -> dict[str, str | int]:
-    """Returns the facts of the machine that a run uses."""
     import joblib
     import torch
 

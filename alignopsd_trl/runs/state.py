@@ -148,7 +148,6 @@ def last_good(output_dir: str | Path) -> str:
 
 
 def save_state(checkpoint: Path, state: Mapping[str, Any]) -> None:
-    """Saves the state that a run needs to resume exactly, beside the state that transformers saves."""
     write_json(checkpoint / STATE_FILE, state)
 
 

@@ -58,7 +58,6 @@ def training_figure(rows: pd.DataFrame, table: str) -> Figure | None:
 
 
 def trained(line: Entry) -> bool:
-    """Returns whether any of the line's rows has a training curve."""
     return any(isinstance(row.get("curve_update"), list) for seeds in line.rows.values() for row in seeds.values())
 
 
@@ -113,7 +112,6 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
 
 
 def sweeps(rows: pd.DataFrame) -> list[str]:
-    """Returns the names of the swept fields, in the study's order."""
     tables = (place["table"] for text in rows["places"] for place in json.loads(text))
     return list(dict.fromkeys(name.removeprefix("sweep ") for name in tables if name.startswith("sweep ")))
 

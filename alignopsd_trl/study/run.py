@@ -101,7 +101,6 @@ def run_study(study: Study, cells: Sequence[Cell]) -> dict[Path, str]:
 
 
 def save_rows(study: Study, cells: Sequence[Cell], errors: dict[Path, str]) -> None:
-    """Writes the rows of all cells that ended, in one step."""
     if rows := collect(cells, errors):
         with full_disk_named(study.output, ROWS), owned("study", study.output / ROWS):
             write_records(study.output / ROWS, rows)

@@ -67,7 +67,6 @@ class Checkpoints(TrainerCallback):
         self._resumed: tuple[int, str] | None = None  # update and folder's name
 
     def saw_loss(self, loss: torch.Tensor) -> None:
-        """Records the loss of a micro-batch."""
         self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **also: Any) -> None:

@@ -192,7 +192,6 @@ def show_note(text: str) -> None:
 
 
 def wrapped(before: str, text: str, width: int | None) -> str:
-    """Appends a text to a prefix; the text wraps where a terminal is too narrow."""
     if width is None or len(before + text) <= width:
         return before + text
     below = " " * (len(before) if len(before) <= width // 2 else 11)

@@ -42,7 +42,6 @@ class Phases:
 
     @property
     def current(self) -> str | None:
-        """The innermost open phase."""
         return self._open[-1] if self._open else None
 
     def take(self) -> dict[str, float]:

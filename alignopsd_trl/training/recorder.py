@@ -50,7 +50,6 @@ class Round:
     replays: Replays
 
     def callbacks(self, every: Sequence[TrainerCallback]) -> list[RoundCallback]:
-        """Returns the callbacks among ``every`` that want this round."""
         return [one for one in every if isinstance(one, RoundCallback) and one.listens(self.number)]
 
 
@@ -99,7 +98,6 @@ class Recorder:
         return reduced
 
     def record(self, played: Round, run_id: str | None, counters: Mapping[str, float]) -> None:
-        """Records a round."""
         ordinary, privileged = ([one for one in played.trajectories if one.privileged is own] for own in (False, True))
         found = rollout_metrics(ordinary) | played.credit.metrics | privileged_metrics(privileged) | gap_of_won(played)
         if self.config.history == "conversation":

@@ -161,7 +161,6 @@ class Rollouts:
         return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:
-        """Makes the `Replays` of a round on this process."""
         seed = 1_000_003 * self.processes.process + number
         return Replays(self.training_player(sampler, method), self.slots, seed)
 

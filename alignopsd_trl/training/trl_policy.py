@@ -51,7 +51,6 @@ class TrainedPolicy:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The current model."""
         return self._trainer.model
 
     @property
@@ -93,7 +92,6 @@ class TrainedPolicy:
         return strategies.gradient_norm(self._trainer.accelerator, self._trainer.model_wrapped)
 
     def save_checkpoint(self) -> None:
-        """Writes a checkpoint of the current weights."""
         self._trainer._save_checkpoint(self.model, trial=None)
 
     def sampling_columns(self, batch: TurnBatch, log: Callable[[Mapping[str, float]], Any]) -> Rows:
@@ -189,7 +187,6 @@ class TrainerLog:
         self._trainer = trainer
 
     def value(self, mode: str, name: str, value: float) -> None:
-        """Adds a number to the next line of ``train`` or ``eval``; a line prints means."""
         self._trainer._metrics[mode][name].append(value)
 
     def samples(self, column: str, values: list[Any]) -> None:
@@ -198,7 +195,6 @@ class TrainerLog:
         log[column].extend(values)
 
     def reward_samples(self, name: str, values: list[float]) -> None:
-        """Extends the column of a reward function."""
         log: Any = self._trainer._logs
         log["rewards"][name].extend(values)
 

@@ -11,7 +11,6 @@ from alignopsd_trl.runs.state import broken_off
 
 
 def view(argv: Sequence[str] | None = None) -> None:
-    """Writes the page of a run, or the page that compares several."""
     parser = CommandParser(
         prog="alignopsd view", description="One run as a page: where the credit went. Several runs: compared."
     )

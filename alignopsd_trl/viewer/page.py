@@ -32,7 +32,6 @@ class Page:
     html: str
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Writes the self-contained file atomically."""
         with owned("view", Path(path)):
             return write_bytes(path, self.html.encode())
 
@@ -45,7 +44,6 @@ class Page:
 
 
 def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
-    """Makes the page of one run; see `alignopsd_trl.viewer.view_run`."""
     chosen = run.steps if steps is None else list(steps)
     missing = sorted(set(chosen) - set(run.steps))
     if missing:
@@ -86,7 +84,6 @@ def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def compare_page(comparison: dict[str, Any]) -> Page:
-    """Makes the page of several runs; see `alignopsd_trl.viewer.compare_runs`."""
     return _render("compare.js", " against ".join(comparison["names"][::-1]), comparison, [])
 
 
