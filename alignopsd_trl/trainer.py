@@ -106,7 +106,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         tools: list[Callable] | None = None,
         privileged: SourceSpec | None = None,
     ):
-        given = check_arguments(
+        run, eval_dataset, functions, reward_check = check_arguments(
             model,
             args,
             environment_factory,
@@ -121,15 +121,14 @@ class AlignOPSDTrainer(GRPOTrainer):
             quantization=quantization_config,
             adapter=peft_config is not None,
         )
-        run = given.run
         self.method, self.environment_factory, self.privileged = run.method, run.factory, run.privileged
         with made_for_turns(run.args, whole=isinstance(run.model, str)):
             super().__init__(
                 model=run.model,
-                reward_funcs=given.reward_funcs,
+                reward_funcs=functions,
                 args=run.args,
                 train_dataset=run.tasks,
-                eval_dataset=given.eval_dataset,
+                eval_dataset=eval_dataset,
                 processing_class=processing_class,
                 callbacks=callbacks,
                 optimizers=optimizers,
@@ -139,7 +138,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.processes = check_loaded(self)
         self.run_folder: RunFolder | None = None
         self.evaluations: dict[str, dict[str, Any]] = {}
-        self._hold(make_parts(self, run.skill_bank, run.encoder, given.reward_check))
+        self._hold(make_parts(self, run.skill_bank, run.encoder, reward_check))
 
     def _hold(self, parts: Parts) -> None:
         self.skill_bank, self.encoder, self.teacher_weights = parts.skill_bank, parts.encoder, parts.teacher_weights

@@ -155,9 +155,6 @@ def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) 
 
     Args:
         run: one or several runs, such as one per benchmark.
-
-    Raises:
-        ValueError: if a run recorded no spans.
     """
     runs = list(run) if isinstance(run, list | tuple) else [run]
     found = {name: span_table(one, steps) for name, one in zip(distinct(map(name_of, runs)), runs, strict=True)}

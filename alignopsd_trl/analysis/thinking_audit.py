@@ -166,11 +166,7 @@ class TaskPairs:
 
 
 def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
-    """Returns the given encoder, or the one that ``results.json`` names.
-
-    Raises:
-        ValueError: if there is neither.
-    """
+    """Returns the given encoder, or the one that ``results.json`` names."""
     found = encoder or (results_of(run).get("encoder") or {}).get("name")
     if found is None:
         raise ValueError(f"{name_of(run)} does not say which encoder made its matches; pass it: --encoder lexical")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, NamedTuple
@@ -174,7 +174,9 @@ class ContinuousTrainer(AlignOPSDTrainer):
         """Plays a round, and begins the next one, if there is one: it goes on during credit and update of this one."""
         trajectories, replays = super()._play(inputs, snapshot)
         if isinstance(self.rollouts, RolloutsAhead):
-            self.recorder.metrics("train", staleness_metrics(trajectories))
+            late = [turn.staleness for one in trajectories for turn in one.turns]
+            found = {"staleness/mean": sum(late) / len(late), "staleness/max": max(late)} if late else {}
+            self.recorder.metrics("train", found)
             rows, updates = self._upcoming.after()
             update = self.state.global_step + updates
             if update < self.state.max_steps:
@@ -212,9 +214,3 @@ class ContinuousTrainer(AlignOPSDTrainer):
         resumed = epoch == kwargs["epochs_trained"]
         self._upcoming.begin(epoch, kwargs["steps_trained_in_current_epoch"] if resumed else 0)
         super()._run_epoch(model, epoch, *args, **kwargs)
-
-
-def staleness_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Returns mean and maximum of `Turn.staleness`; empty without turns."""
-    found = [turn.staleness for one in trajectories for turn in one.turns]
-    return {"staleness/mean": sum(found) / len(found), "staleness/max": max(found)} if found else {}

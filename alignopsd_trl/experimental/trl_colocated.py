@@ -120,21 +120,18 @@ class SteppingSampler(Continuous):
     def submit(self, request: Request) -> Future[Response]:
         future: Future[Response] = Future()
         name, prompt = f"turn-{next(_NUMBERS)}", {"prompt_token_ids": list(request.prompt_ids)}
+        parameters = self._parameters(request.seed)
         try:
-            self._engine.add_request(name, prompt, self._parameters_of(request), lora_request=self._adapter)
+            if request.schema is not None:
+                from vllm.sampling_params import StructuredOutputsParams
+
+                parameters.structured_outputs = StructuredOutputsParams(json=dict(request.schema))
+            self._engine.add_request(name, prompt, parameters, lora_request=self._adapter)
         except Exception as error:  # of vLLM's own classes, for example if a prompt is too long for the engine
             future.set_exception(RequestFailed(f"vLLM refused the request: {error}"))
         else:
             self._asked[name] = future
         return future
-
-    def _parameters_of(self, request: Request) -> Any:
-        parameters = self._parameters(request.seed)
-        if request.schema is not None:
-            from vllm.sampling_params import StructuredOutputsParams
-
-            parameters.structured_outputs = StructuredOutputsParams(json=dict(request.schema))
-        return parameters
 
     def advance(self) -> bool:
         if not self._asked:

@@ -247,11 +247,7 @@ def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:
 
 
 def _length_defaults(asked: argparse.Namespace) -> dict[str, int]:
-    """Returns the optimiser steps of the run and between checkpoints, from the rounds of both.
-
-    Raises:
-        ValueError: if the last step would need a further round.
-    """
+    """Returns the optimiser steps of the run and between checkpoints, from the rounds of both."""
     accumulated = asked.gradient_accumulation_steps
     parts = asked.steps_per_generation or accumulated
     if asked.generation_batch_size:

@@ -76,11 +76,7 @@ _SECTIONS = {
 
 
 def from_file(path: str | Path) -> Launch:
-    """Returns the launch that an accelerate configuration describes: a path, or the name of a shipped one.
-
-    Raises:
-        ValueError: for a file that is no such configuration.
-    """
+    """Returns the launch that an accelerate configuration describes: a path, or the name of a shipped one."""
     content = read_yaml(shipped_or(str(path)), "plan_for=", "num_processes: 8; alignopsd --files lists shipped ones")
     if "num_processes" not in content:
         raise ValueError(
@@ -138,11 +134,7 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
 
 
 def usable_device(asked: str | None) -> str:
-    """Returns the requested device; by default the GPU, or the CPU if there is none.
-
-    Raises:
-        ValueError: for a missing device.
-    """
+    """Returns the requested device; by default the GPU, or the CPU if there is none."""
     import torch
 
     if asked is None:

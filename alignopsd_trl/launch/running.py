@@ -22,10 +22,9 @@ from alignopsd_trl.common.progress import WIDE, cut
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.errors import outlives_its_readers, setup
-from alignopsd_trl.launch.job import Job
+from alignopsd_trl.launch.job import SLOW_SAMPLING, Job
 from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.memory import GIB
-from alignopsd_trl.launch.plan import SLOW_SAMPLING
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.records import write_records
 from alignopsd_trl.results.card import facts_of, model_card
@@ -225,7 +224,9 @@ def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFol
     width = min(columns() or WIDE, 120)
     rows = [_row(name, value, width) for name, value in facts.items()]
     if changed:
-        rows += _wrapped("not as preset", [f"{name}={value}" for name, value in changed.items()], width)
+        text = f"{'not as preset':<{_LABEL}}{'  '.join(f'{name}={value}' for name, value in changed.items())}"
+        lines = textwrap.wrap(text, width, subsequent_indent=" " * _LABEL, break_long_words=False)
+        rows += [cut(one, width) for one in lines]
     start = f"goes on from {folder.resume}" if folder.resume else "starts at update 0"
     again = f", session {folder.sessions}" if folder.sessions > 1 else ""
     return "\n".join(["", *rows, _row("run", f"{folder.id} in {folder.path}, {start}{again}", width), ""])
@@ -296,9 +297,3 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], cate
 
 def _row(name: str, value: Any, width: int) -> str:
     return cut(f"{name:<{_LABEL}}{value}", width)
-
-
-def _wrapped(name: str, words: Sequence[str], width: int) -> list[str]:
-    text = f"{name:<{_LABEL}}{'  '.join(words)}"
-    lines = textwrap.wrap(text, width, subsequent_indent=" " * _LABEL, break_long_words=False)
-    return [cut(one, width) for one in lines]

@@ -13,9 +13,6 @@ def read_value(text: str, given: str) -> Any:
 
     Args:
         given: argument that holds the value, for the message.
-
-    Raises:
-        ValueError: if the text is no YAML.
     """
     import yaml
 

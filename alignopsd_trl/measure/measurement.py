@@ -255,7 +255,11 @@ def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
 
 
 def pooled(folders: Sequence[Path]) -> pd.DataFrame:
-    tables = [_read(folder) for folder in folders]
+    tables = []
+    for folder in folders:
+        if not all((folder / name).is_file() for name in ("fidelity.json", "turns.parquet")):
+            raise ValueError(f"--pool {folder}: no finished measurement there; name folders that --output was")
+        tables.append(pd.read_parquet(folder / "turns.parquet"))
     for folder, own in zip(folders, tables, strict=True):
         if differ := sorted(set(credit_of(tables[0])) ^ set(credit_of(own))):
             raise ValueError(
@@ -263,9 +267,3 @@ def pooled(folders: Sequence[Path]) -> pd.DataFrame:
                 "same --methods and --vary"
             )
     return measured_rows(tables)
-
-
-def _read(folder: Path) -> pd.DataFrame:
-    if not all((folder / name).is_file() for name in ("fidelity.json", "turns.parquet")):
-        raise ValueError(f"--pool {folder}: no finished measurement there; name folders that fidelity's --output was")
-    return pd.read_parquet(folder / "turns.parquet")

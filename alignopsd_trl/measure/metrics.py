@@ -125,7 +125,7 @@ def _terms(turns: Turns, credit: np.ndarray) -> dict[str, Term]:
         "r_blamed": (_correlation, [one * (turns.outcome < 0) for one in products]),
         "spearman": (_correlation, [ranks**2, ranks * true_ranks, true_ranks**2]),
         "cosine": (_correlation, [credit**2, credit * turns.advantage, turns.halves[0] * turns.halves[1]]),
-        "slope": (_slope, products),
+        "slope": (lambda own, both, other: _ratio(np.where(own > 0, both, np.nan), other), products),
         "sign_agreement": (_ratio, [told & (np.sign(credit) == np.sign(turns.advantage)), told]),
         "lift": (_ratio, [size * turns.pivotal, size * group_means(turns.trajectory, turns.pivotal)]),
     }
@@ -139,10 +139,6 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 def _correlation(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
     return _ratio(both, np.sqrt(np.clip(own * other, 0, None)))
-
-
-def _slope(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return _ratio(np.where(own > 0, both, np.nan), other)
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:

@@ -56,7 +56,12 @@ class ModelScorer:
 
     @torch.no_grad()
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
-        return self._log_probs(self._response_logits(prompt, response), response.ids)
+        output = self._model(
+            input_ids=torch.cat([prompt.ids, response.ids], dim=1),
+            attention_mask=torch.cat([prompt.mask, response.mask], dim=1),
+            logits_to_keep=response.ids.size(1) + 1,
+        )
+        return self._log_probs(output.logits[:, :-1], response.ids)
 
     @torch.no_grad()
     def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
@@ -97,15 +102,6 @@ class ModelScorer:
     def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         scaled = logits.float() / self._temperature
         return scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
-
-    def _response_logits(self, prompt: Padded, response: Padded) -> torch.Tensor:
-        """Computes the logits ``(rows, T, V)`` that predict responses."""
-        output = self._model(
-            input_ids=torch.cat([prompt.ids, response.ids], dim=1),
-            attention_mask=torch.cat([prompt.mask, response.mask], dim=1),
-            logits_to_keep=response.ids.size(1) + 1,
-        )
-        return output.logits[:, :-1]
 
 
 def environment_preset(environment: str) -> dict[str, Any]:
@@ -230,9 +226,6 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
 
     Args:
         skilled: whether to retrieve skills even if no method needs them.
-
-    Raises:
-        ValueError: for what can't be loaded or measured.
     """
     arguments.device = usable_device(arguments.device)
     known = set(AlignOPSDConfig.__dataclass_fields__) - {"method_options"}  # other settings of a recipe are its own

@@ -186,21 +186,6 @@ def alone(item: Skill | Mistake, count: Count, budget: int) -> SkillSource:
     return lambda task_text, task_key, data_source: (text, (item.id,))
 
 
-def unnamed(bank: SkillBank, asked: Mapping[str, Asked]) -> list[str]:
-    """Returns the tasks that retrieve nothing of their own: no type of the bank has their key, their source or a word
-    of theirs, so that the encoder or the order of the file chooses."""
-
-    def named(text: str, key: str | None, source: str | None) -> bool:
-        return any(
-            key in (kind.key, *kind.match.task_key)
-            or source in kind.match.data_sources
-            or any(word.lower() in text.lower() for word in kind.match.keywords)
-            for kind in bank.task_types
-        )
-
-    return [task for task, one in asked.items() if not named(*one)]
-
-
 def measure(bench: Bench, listed: Sequence[Worth], episodes: int, told: Callable[[str], None] = print) -> list[Worth]:
     """Plays the skills, ``episodes`` in all, and returns them with what they are worth, harmful ones first."""
     left = episodes
@@ -251,7 +236,6 @@ def check(given: argparse.Namespace, shown: str) -> dict[str, Any]:
         "failed": len(bench.failed),
         "cpu_seconds": cpu_seconds(),
         "never_retrieved": [one.id for one in found if not one.retrieved],
-        "tasks_that_retrieve_nothing": unnamed(bank, bench.asked),
         "skills": rows_of(found),
     }
     print(page(content))
@@ -283,8 +267,6 @@ def page(content: Mapping[str, Any]) -> str:
     lines += ["Intervals: 95 %, resampled tasks; the verdict allows for the number of skills and rounds.", ""]
     if content["never_retrieved"]:
         lines += [f"No task retrieves {', '.join(content['never_retrieved'])}.", ""]
-    if nothing := content["tasks_that_retrieve_nothing"]:
-        lines += [f"No type of the bank names {len(nothing)} tasks, such as {nothing[0]!r}.", ""]
     return "\n".join(lines)
 
 

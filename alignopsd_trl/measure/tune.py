@@ -48,7 +48,8 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     with closing(session.player.environments):
         parts = [_play(session, rows[first : first + BATCH], first, cache) for first in range(0, len(rows), BATCH)]
     played, skilled = ([one for part in side for one in part] for side in zip(*parts, strict=True))
-    success = _success(played, skilled, given.value)
+    category = {one.task: one.category or str(one.row.get("category", "")) for one in played}
+    success = successes(_by_task(played, given.value), _by_task(skilled, given.value), category, given.value)
     lift = success[EVERYTHING].lift if success else Interval(float("nan"))
     settings, reason = advise(lift, session.config.num_generations)
     found = {
@@ -100,11 +101,6 @@ def _play(
     if not asked.quiet:
         print(f"measure: {first + len(rows)} tasks, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
     return playable(plain, asked.value), playable(skilled, asked.value)
-
-
-def _success(played: Sequence[Trajectory], skilled: Sequence[Trajectory], value: str) -> dict[str, Success]:
-    category = {one.task: one.category or str(one.row.get("category", "")) for one in played}
-    return successes(_by_task(played, value), _by_task(skilled, value), category, value)
 
 
 def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]:

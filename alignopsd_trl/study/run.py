@@ -33,11 +33,7 @@ _PERIOD = 0.1  # seconds between two looks at the cells' processes
 
 
 def split_cores(processes: int) -> list[list[int]]:
-    """Divides the cores that this process may use into ``processes`` contiguous parts.
-
-    Raises:
-        StudyError: if there are fewer cores than processes.
-    """
+    """Divides the cores that this process may use into ``processes`` contiguous parts."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if processes > len(cores):
         raise StudyError(f"processes={processes}, but there are {len(cores)} cores; use at most {len(cores)}")

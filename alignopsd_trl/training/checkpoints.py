@@ -151,9 +151,6 @@ def whole_model(trainer: Any, output_dir: str | None, internal: bool) -> Generat
     Args:
         output_dir: as `save_model` takes it; by default the trainer's.
         internal: whether transformers asks, for a checkpoint or at the end.
-
-    Raises:
-        RunStopped: if the weights are not finite; they are not saved.
     """
     args = trainer.args
     if not weights_are_finite(trainer.model):

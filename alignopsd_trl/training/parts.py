@@ -44,21 +44,6 @@ from alignopsd_trl.training.trl_policy import TrainedPolicy, TrainerLog
 from alignopsd_trl.training.turn_rows import RowMaker
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of a trainer, checked.
-
-    Attributes:
-        run: all that `checks` knows of; its environments, tasks and skill bank are of this package's convention.
-        reward_funcs: the environment's own reward and the user's functions, whose values ``reward_check`` verifies.
-    """
-
-    run: Intended
-    eval_dataset: Any
-    reward_funcs: list[Any]
-    reward_check: RewardCheck
-
-
 def check_arguments(
     model: Any,
     args: AlignOPSDConfig | None,
@@ -71,8 +56,9 @@ def check_arguments(
     privileged: SourceSpec | None,
     tools: list[Callable] | None,
     **more: Any,
-) -> Arguments:
-    """Checks a trainer's arguments, and settles what they leave open.
+) -> tuple[Intended, Any, list[Any], RewardCheck]:
+    """Checks a trainer's arguments, and settles what they leave open. Returns all that `checks` knows of, in this
+    package's convention, the evaluation dataset, and the reward functions with the check of their values.
 
     Args:
         more: of `Intended`, about what TRL makes by itself.
@@ -97,15 +83,11 @@ def check_arguments(
     run = Intended(args, method, model, train_dataset, skill_bank, encoder, factory=factory, privileged=source)
     run = replace(run, own_environment=not isinstance(factory, AdaptedEnvironment), rewards=bool(own), **more)
     check(run)
-    return Arguments(run, eval_dataset, [reward_check.wrap(one) for one in (environment_reward, *own)], reward_check)
+    return run, eval_dataset, [reward_check.wrap(one) for one in (environment_reward, *own)], reward_check
 
 
 def check_loaded(trainer: Any) -> ProcessGroup:
-    """Checks what a trainer has loaded, prints notes about it, and returns the processes that train.
-
-    Raises:
-        ValueError: if the policy, its weights or its tokenizer can't be trained with these settings.
-    """
+    """Checks what a trainer has loaded, prints notes about it, and returns the processes that train."""
     settle(trainer)
     processes = ProcessGroup(trainer.accelerator)
     for note in check_made(trainer, processes):
@@ -151,7 +133,8 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
     seconds, failed = Seconds(), FailedShare(args.max_failed_share)
     status = Status(args, processes, policy, seconds)
     phases = Phases(status.show_phase)
-    encoder = _encoder(trainer, encoder)
+    with loaded_whole():
+        encoder = None if encoder is None else load_encoder(encoder, device=trainer.accelerator.device)
     names = getattr(trainer.train_dataset, "column_names", None) or ()
     bank = None if skill_bank is None else load_skills(skill_bank, encoder, names)
     teacher = _teacher_weights(trainer)
@@ -172,7 +155,8 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
     recorder = Recorder(args, processes, tokenizer, log)
     functions = trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights
     rewards = Rewards(policy, *functions, reward_check, rollouts, processes, log)
-    drift = Drift(args, processes, recorder)
+    drift, later = Drift(args, processes, recorder), trainer.privileged
+    texts = later is not None and trainer.method.needs_teacher
     return Parts(
         skill_bank=bank,
         encoder=encoder,
@@ -184,7 +168,7 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
         samplers=samplers,
         recorder=recorder,
         rewards=rewards,
-        texts=_turn_texts(trainer),
+        texts=TurnTexts(later, tokenizer, args.skill_budget) if texts else None,
         scorer=Scorer(
             policy,
             PolicyScorer(trainer),
@@ -215,17 +199,6 @@ def callbacks_of(parts: Parts) -> list[TrainerCallback]:
     rounds = [WholeRounds(args.steps_per_round), SecondsOfRounds(recorder, parts.phases, args.steps_per_round)]
     taught = [] if parts.teacher_weights is None else [parts.teacher_weights]
     return [*rounds, *shown, parts.checkpoints, update.drift, update, *taught]
-
-
-def _encoder(trainer: Any, encoder: Any) -> Any:
-    with loaded_whole():
-        return None if encoder is None else load_encoder(encoder, device=trainer.accelerator.device)
-
-
-def _turn_texts(trainer: Any) -> TurnTexts | None:
-    if trainer.privileged is None or not trainer.method.needs_teacher:
-        return None
-    return TurnTexts(trainer.privileged, trainer.processing_class, trainer.args.skill_budget)
 
 
 def _teacher_weights(trainer: Any) -> TeacherWeights | None:

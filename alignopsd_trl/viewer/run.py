@@ -211,16 +211,12 @@ _OUTCOME = ["task_id", "category", *_COMPARED]
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
-    """Returns the content of the comparison page.
-
-    Raises:
-        ValueError: for fewer than two runs.
-    """
+    """Returns the content of the comparison page."""
     if len(runs) < 2:
         raise ValueError(f"a comparison needs two runs or more, got {len(runs)}")
-    first = runs[0]
+    first, names = runs[0], [run.name for run in runs]
     return {
-        "names": _distinct([run.name for run in runs]),
+        "names": [x if names.count(x) == 1 else f"{x} ({number})" for number, x in enumerate(names, 1)],
         "facts": [run.facts for run in runs],
         "evaluation": [
             {
@@ -233,10 +229,6 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
         "differences": [[asdict(curve) for curve in curve_differences(first, run)] for run in runs],
         "paired": [plain(paired(first.evaluation.get("after"), run.evaluation.get("after"))) for run in runs],
     }
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
 def curve_differences(first: Run, other: Run) -> list[Curve]:

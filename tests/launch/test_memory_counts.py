@@ -14,9 +14,9 @@ from trl import ModelConfig
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments
+from alignopsd_trl.launch.job import memory_facts
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.memory import GIB, estimate, loading, published, shape_of
-from alignopsd_trl.launch.plan import memory_facts
 from alignopsd_trl.launch.presets import BACKBONES
 
 ROOT = Path(__file__).parents[2]
