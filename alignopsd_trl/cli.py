@@ -16,7 +16,6 @@ from alignopsd_trl.launch.values import shipped_files, shipped_or
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the subcommand that the command line names."""
     given = list(sys.argv[1:] if argv is None else argv)
     with stoppable(" ".join(["alignopsd", *given[:1]])):
         _run(given)
@@ -39,7 +38,6 @@ def _run(argv: list[str]) -> None:
 
 
 def usage() -> str:
-    """Returns the page of ``alignopsd --help``."""
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:<{width}}{told}" for name, (_, told) in COMMANDS.items()]
     last = "alignopsd --files [NAME] prints the paths of the shipped studies and accelerate files, or of one."
@@ -63,7 +61,6 @@ def train(argv: list[str]) -> None:
 
 
 def study(argv: list[str]) -> int:
-    """Runs a study by the path or the name of its file."""
     return _found("alignopsd_trl.study.__main__:command")([*map(shipped_or, argv[:1]), *argv[1:]])
 
 

@@ -70,11 +70,6 @@ OTHERS_OF_GENERATION = {
 """Names that ``generation_kwargs`` may not give, and the fields that say the same."""
 
 
-def has_bfloat16() -> bool:
-    """Returns whether this machine has a GPU that computes in bfloat16 itself; a T4 emulates it."""
-    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
 @dataclass
 class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     """Configuration of [`AlignOPSDTrainer`]: TRL's options, the method's ([`AlignOPSDOptions`]), and those of episodes.
@@ -232,7 +227,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         if self.generation_batch_size is None:  # else TRL's check comes first and names no numbers that work
             self._check_groups(self.steps_per_generation or self.gradient_accumulation_steps)
         if self.bf16 is None:  # TRL's default is bfloat16 on CPUs too, where it is slow
-            self.bf16 = not self.fp16 and not self.use_cpu and has_bfloat16()
+            itself = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)  # no T4
+            self.bf16 = not self.fp16 and not self.use_cpu and itself
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # without an accelerator pinning is useless, and torch warns
         follows = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")

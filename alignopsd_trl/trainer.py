@@ -24,19 +24,18 @@ from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.methods import checked_credit
+from alignopsd_trl.results.hub import push_checkpoint, push_model, write_card
 from alignopsd_trl.results.summary import EvaluationResult
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays, with_advantages
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.sampling.backend import Backend, Snapshot
 from alignopsd_trl.skills import SkillSpec
 from alignopsd_trl.skills.turn_texts import PrivilegedError, SourceSpec
-from alignopsd_trl.training import sharing
-from alignopsd_trl.training.arguments import check_arguments, check_loaded
 from alignopsd_trl.training.checkpoints import session, whole_model
 from alignopsd_trl.training.order import EpochSampler
-from alignopsd_trl.training.parts import Parts, callbacks_of, make_parts, usual_backend
+from alignopsd_trl.training.parts import Parts, callbacks_of, check_arguments, check_loaded, make_parts, usual_backend
+from alignopsd_trl.training.recorder import Round
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
-from alignopsd_trl.training.round import Round
 from alignopsd_trl.training.trl_construction import made_for_turns
 from alignopsd_trl.turns import Trajectory
 
@@ -107,7 +106,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         tools: list[Callable] | None = None,
         privileged: SourceSpec | None = None,
     ):
-        given = check_arguments(
+        run, eval_dataset, functions, reward_check = check_arguments(
             model,
             args,
             environment_factory,
@@ -122,15 +121,14 @@ class AlignOPSDTrainer(GRPOTrainer):
             quantization=quantization_config,
             adapter=peft_config is not None,
         )
-        run = given.run
         self.method, self.environment_factory, self.privileged = run.method, run.factory, run.privileged
         with made_for_turns(run.args, whole=isinstance(run.model, str)):
             super().__init__(
                 model=run.model,
-                reward_funcs=given.reward_funcs,
+                reward_funcs=functions,
                 args=run.args,
                 train_dataset=run.tasks,
-                eval_dataset=given.eval_dataset,
+                eval_dataset=eval_dataset,
                 processing_class=processing_class,
                 callbacks=callbacks,
                 optimizers=optimizers,
@@ -140,7 +138,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.processes = check_loaded(self)
         self.run_folder: RunFolder | None = None
         self.evaluations: dict[str, dict[str, Any]] = {}
-        self._hold(make_parts(self, run.skill_bank, run.encoder, given.reward_check))
+        self._hold(make_parts(self, run.skill_bank, run.encoder, reward_check))
 
     def _hold(self, parts: Parts) -> None:
         self.skill_bank, self.encoder, self.teacher_weights = parts.skill_bank, parts.encoder, parts.teacher_weights
@@ -377,7 +375,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             licence: licence id of the weights.
         """
         if self.is_world_process_zero():
-            sharing.write_card(self, model_name, licence)
+            write_card(self, model_name, licence)
 
     def push_to_hub(
         self,
@@ -398,9 +396,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         if not self.is_world_process_zero():
             return None
         given = {"token": token, "private": private, "revision": revision}
-        return sharing.push_model(self, commit_message, blocking, card, **given)
+        return push_model(self, commit_message, blocking, card, **given)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Pushes a checkpoint's model during training (``hub_strategy``). A failed push does not end the run."""
         if self.is_world_process_zero() and self.args.hub_strategy != "end":
-            sharing.push_checkpoint(self, checkpoint_folder)
+            push_checkpoint(self, checkpoint_folder)

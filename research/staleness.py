@@ -23,9 +23,8 @@ from transformers import AutoModelForCausalLM
 from alignopsd_trl.common.files import write_json
 from alignopsd_trl.measure.commands import read_measure
 from alignopsd_trl.measure.measurement import Cache, assign_credit, cpu_seconds, measured
-from alignopsd_trl.measure.metrics import agreement, reliability
+from alignopsd_trl.measure.metrics import agreement, credit_of, measured_rows, reliability, turns_of
 from alignopsd_trl.measure.setup import prepare
-from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
 
 
 def measure(arguments: argparse.Namespace, newer: Sequence[str]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs ``alignopsd analyse``."""
     parser = CommandParser(prog="alignopsd analyse", description="One of the paper's analyses, from records.")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, about in COMMANDS.items():

@@ -33,9 +33,7 @@ def turns_of(
     """Returns one row per turn, in the order (step, task, rollout, turn); episodes without turns are left out.
 
     Args:
-        run: see `Records`.
         needed: required columns beside `BASE`.
-        steps: only these rollout steps.
         welcome: optional columns, returned where they were recorded.
 
     Raises:
@@ -66,7 +64,6 @@ def name_of(run: Records) -> str:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Returns the names, with a number after repeated ones."""
     known = list(names)
     return [name if known.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(known, 1)]
 

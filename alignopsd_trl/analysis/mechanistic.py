@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, label, panels
-from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, Finding, label, panels
 from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, distinct, name_of, results_of, turns_of
 from alignopsd_trl.analysis.thinking_audit import COLUMNS, TaskPairs, encoder_of, task_pairs
 from alignopsd_trl.encoder import Encoder
@@ -156,10 +155,6 @@ def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) 
 
     Args:
         run: one or several runs, such as one per benchmark.
-        steps (*optional*): only these rollout steps.
-
-    Raises:
-        ValueError: if a run recorded no spans.
     """
     runs = list(run) if isinstance(run, list | tuple) else [run]
     found = {name: span_table(one, steps) for name, one in zip(distinct(map(name_of, runs)), runs, strict=True)}
@@ -198,7 +193,6 @@ def _numbers(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw_lengths(axis: Any, table: pd.DataFrame, title: str) -> None:
-    """Draws the histogram of a table of `span_table`."""
     shares = 100 * table.length.value_counts(normalize=True).sort_index()
     axis.bar(shares.index, shares, color=BLUE, width=0.8)
     axis.axvline(table.length.mean(), color="black", linewidth=1.2, label=f"mean {table.length.mean():.2f}")

@@ -7,17 +7,16 @@ credit_sources ──► share of matching weight on other turn numbers         
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import combinations, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import LINES, band, curve, label, panels, percent
-from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.drawing import LINES, Finding, band, curve, label, panels, percent
 from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, turns_of, used_pairs
-from alignopsd_trl.analysis.operations import Operation, operations
 from alignopsd_trl.common.statistics import clustered_ratio
 
 _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
@@ -29,7 +28,6 @@ def temporal(run: Records, steps: Sequence[int] | None = None) -> Finding:
 
     Args:
         run: a run with siblings.
-        steps (*optional*): only these rollout steps.
 
     Raises:
         ValueError: if no task has two rollouts of the policy.
@@ -175,3 +173,67 @@ def _drawn(tables: dict[str, pd.DataFrame]) -> Any:
         percent(axes[2])
         label(axes[2], "(c) matches at another turn number", "rollout step", "share of matching weight (%)")
     return figure
+
+
+_WEBSHOP = re.compile(r"\s*(search|click)\[(.*)\]\s*", re.DOTALL | re.IGNORECASE)
+_TAGGED = re.compile(r"\s*<(search|answer)>(.*)</\1>\s*", re.DOTALL | re.IGNORECASE)
+_PRODUCT = re.compile(r"b[0-9a-z]{9}|\d{10}")
+_TABS = ("description", "features", "reviews", "attributes")
+_MOVES = ("back to search", "next >", "< prev")
+_VERBS = ("go to", "look", "inventory")  # ALFWorld's verbs of several words, and verbs without an object
+
+
+class Operation(NamedTuple):
+    """An operation and its object.
+
+    Attributes:
+        kind: such as ``"product"`` or ``"take"``.
+        entity: words that name the object; `None` if the action has no object that another rollout could act on too.
+    """
+
+    kind: str
+    entity: tuple[str, ...] | None = None
+
+
+def operations(actions: Sequence[str], observations: Sequence[str], valid: Sequence[bool]) -> list[Operation | None]:
+    """Returns the operations of one episode, turn by turn; `None` for an action that did not parse.
+
+    The entity of a product selection is that product. For WebShop's other clicks it is the product of the open page
+    and, if present, the option or tab. A search or a move between pages has none.
+    """
+    found: list[Operation | None] = []
+    product: str | None = None
+    for action, observation, usable in zip(actions, observations, valid, strict=True):
+        shop = _WEBSHOP.fullmatch(action or "")
+        operation = (_shopping(shop, product) if shop else _plain(action or "")) if usable else None
+        found.append(operation)
+        if operation and operation.entity and operation.kind == "product":
+            product = operation.entity[0]
+        elif shop and "total results:" in (observation or "").lower() or operation == Operation("search"):
+            product = None
+    return found
+
+
+def _shopping(match: re.Match, product: str | None) -> Operation:
+    argument = match[2].strip().lower()
+    if match[1].lower() == "search":
+        return Operation("search")
+    if argument in _MOVES:
+        return Operation("navigation")
+    if _PRODUCT.fullmatch(argument):
+        return Operation("product", (argument,))
+    on = (product,) if product else None
+    if argument == "buy now":
+        return Operation("purchase", on)
+    return Operation("tab" if argument in _TABS else "option", on and (*on, argument))
+
+
+def _plain(action: str) -> Operation | None:
+    if tagged := _TAGGED.fullmatch(action):
+        return Operation(tagged[1].lower(), (" ".join(tagged[2].lower().split()),))
+    words = action.lower().split()
+    if not words:
+        return None
+    kind = next((verb for verb in _VERBS if action.lower().strip().startswith(verb)), words[0])
+    rest = " ".join(words)[len(kind) :].strip()
+    return Operation(kind, (rest,) if rest else None)

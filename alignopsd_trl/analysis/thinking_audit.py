@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, panels, percent
-from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, Finding, label, panels, percent
 from alignopsd_trl.analysis.loading import Records, name_of, results_of, setting, turns_of, used_pairs
 from alignopsd_trl.common.statistics import clustered_ratio
 from alignopsd_trl.encoder import Encoder, load_encoder
@@ -50,7 +49,6 @@ def thinking(
         encoder (*optional*): the run's own by default. It encodes reasoning traces again, which for a big run needs a
             GPU or few ``steps``.
         threshold (*optional*): gamma_H; the run's own by default.
-        steps (*optional*): only these rollout steps.
 
     Raises:
         ValueError: if the run recorded no matches, or used another encoder.
@@ -109,7 +107,6 @@ def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
 
 
 def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:
-    """Returns figures of the pairs that training used."""
     counts = frame.credit_sources[frame.credit_teacher_thinking.notna()].map(len)
     matched = counts[counts > 0]
     return {
@@ -169,11 +166,7 @@ class TaskPairs:
 
 
 def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
-    """Returns the given encoder, or the one that ``results.json`` names.
-
-    Raises:
-        ValueError: if there is neither.
-    """
+    """Returns the given encoder, or the one that ``results.json`` names."""
     found = encoder or (results_of(run).get("encoder") or {}).get("name")
     if found is None:
         raise ValueError(f"{name_of(run)} does not say which encoder made its matches; pass it: --encoder lexical")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import SMOOTH, curve, label, panels
-from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.drawing import SMOOTH, Finding, curve, label, panels
 from alignopsd_trl.analysis.loading import EPISODE, Records, distinct, name_of, setting, turns_of
 from alignopsd_trl.common.statistics import clustered_ratio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from alignopsd_trl.common.options import Positive, PositiveCount, Size, option
+from alignopsd_trl.common.options import option
 from alignopsd_trl.config import AlignOPSDConfig
 
 
@@ -24,16 +24,6 @@ class ContinuousConfig(AlignOPSDConfig):
         "1: while a round is credited and optimised, vLLM's server plays the next one, with weights that "
         "are a round old at most (docs/experimental.md). 0: on-policy.",
     )
-    vllm_requests_in_flight: PositiveCount = option(
-        256, "Requests that a process has on their way to the server, at most."
-    )
-    vllm_request_tries: PositiveCount = option(
-        4, "Times that a request is sent to the server while it is well, until its episode fails."
-    )
-    vllm_request_backoff: Size = option(
-        1.0, "Seconds before the second try of a request; doubled before each further one."
-    )
-    vllm_request_timeout: Positive = option(600.0, "Seconds that one try of a request may take.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

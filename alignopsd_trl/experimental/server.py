@@ -33,6 +33,8 @@ PAUSE = 0.25
 """Seconds between two tries while the server is away."""
 PASSING = (408, 425, 429)
 """Status codes of temporary refusals."""
+PATIENCE = {"in_flight": 256, "tries": 4, "backoff": 1.0, "timeout": 600.0}
+"""How a process asks the server: arguments of `Server`."""
 SECONDS_TO_END = 5.0
 """Seconds that a server or a round that is closed waits for calls whose results are dropped."""
 _REMEDY = "start the server again and resume, so that it takes the policy's weights"
@@ -64,7 +66,6 @@ class Server:
 
     Args:
         address: e.g. ``http://10.0.0.5:8000``.
-        in_flight: the number of requests in flight at most. Each request has a thread of its own.
         tries: how often a request is sent while the server is healthy.
         backoff: seconds before the second try; twice as long before each further one.
         timeout: seconds that one try may take.
@@ -201,7 +202,6 @@ class ServerSampler(Continuous):
     """A [`~alignopsd_trl.rollout.Sampler`] on vLLM's server. A failing request ends its episode.
 
     Args:
-        server: with the policy's weights.
         options: sampling options in the body of ``/v1/completions``.
     """
 
@@ -282,12 +282,11 @@ class ServerBackend(ColocatedBackend):
         self._processes.together(act, SamplerDown)
 
     def _post(self, what: str) -> None:
-        args = self._args
+        address = server_address(self._args)
         try:
-            address = f"{server_address(args).rstrip('/')}/{what}"
-            httpx.post(address, timeout=args.vllm_request_timeout).raise_for_status()
+            httpx.post(f"{address.rstrip('/')}/{what}", timeout=PATIENCE["timeout"]).raise_for_status()
         except httpx.HTTPError as error:
-            told = f"{server_address(args)} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}"
+            told = f"{address} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}"
             raise SamplerDown(told) from error
 
     def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
@@ -302,9 +301,8 @@ class ServerBackend(ColocatedBackend):
         if self._server is not None:
             self._server.check()
             return self._server
-        args = self._args
-        limits = args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
-        self._server = Server(server_address(args), args.vllm_requests_in_flight, *limits)
+        limits: dict[str, Any] = PATIENCE | {"away": self._args.vllm_server_timeout}
+        self._server = Server(server_address(self._args), **limits)
         self._server.weights = self._weights
         return self._server
 
@@ -315,5 +313,4 @@ class ServerBackend(ColocatedBackend):
 
 
 def server_address(config: ContinuousConfig) -> str:
-    """Returns the address of vLLM's server."""
     return config.vllm_server_base_url or f"http://{config.vllm_server_host}:{config.vllm_server_port}"

@@ -3,24 +3,149 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import Dataset
 
+from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.experimental.config import ContinuousConfig
-from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead, Upcoming
-from alignopsd_trl.experimental.server import ServerBackend
+from alignopsd_trl.experimental.server import SECONDS_TO_END, ServerBackend, in_background
 from alignopsd_trl.experimental.trl_colocated import ColocatedBackend, sampling_options
 from alignopsd_trl.results.summary import EvaluationResult
+from alignopsd_trl.rollout.driver import SLICE
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.player import ENDS, Player
 from alignopsd_trl.sampling.backend import Backend, Snapshot
 from alignopsd_trl.sampling.trl_engine import push_weights
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.order import EpochSampler
-from alignopsd_trl.training.rollouts import Rollouts
+from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.turns import Trajectory
+
+
+class Played(NamedTuple):
+    """A round that was played ahead.
+
+    Attributes:
+        tasks: of its rows.
+        counters: what the environments added to theirs meanwhile.
+    """
+
+    tasks: list[str]
+    trajectories: list[Trajectory]
+    counters: dict[str, float]
+
+
+class RolloutsAhead(Rollouts):
+    """Plays rounds in a thread of their own, the next one while the main thread goes on with the last."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._ahead: Future[Played] | None = None
+
+    def close(self) -> None:
+        self._ended(SECONDS_TO_END)
+        self._ahead = None
+        super().close()
+
+    def _played(self, asked: ToPlay) -> list[Trajectory]:
+        """Takes up the round that was begun; the first one is begun here."""
+        if self._ahead is None:
+            self.begin(asked)
+        self.settle()
+        assert self._ahead is not None, "it was begun"
+        taken, self._ahead = self._ahead, None
+        found = self.processes.together(taken.result, ENDS)
+        if found.tasks != [row["task_id"] for row in asked.rows]:
+            raise RuntimeError(
+                "other tasks were played ahead than the data loader gives; this is a bug, please report it"
+            )
+        self._counted = found.counters
+        return found.trajectories
+
+    def begin(self, asked: ToPlay) -> None:
+        """Begins to play a round, which `play` takes up."""
+        self.environments  # noqa: B018 (opened before its counters are read)
+        self.counters.take()
+        self._bar = super()._bar_of(asked)
+        self._shown, self._bar.disable = not self._bar.disable, True
+
+        def act() -> Played:
+            return Played([row["task_id"] for row in asked.rows], self.play_groups(asked), self.counters.take())
+
+        self._ahead = in_background(act, "ahead")
+
+    def _bar_of(self, asked: ToPlay) -> Bar:
+        return self._bar
+
+    def _player_of(self, asked: ToPlay, progress: Bar) -> Player:
+        """Makes a player that plays without a collective: the processes meet in `settle`."""
+        player = super()._player_of(asked, progress)
+        player.agree, player.each = lambda number: number, lambda value: [value]
+        return player
+
+    def settle(self) -> None:
+        """Waits until the rounds of all processes have ended, and synchronises once a minute. A collective."""
+        if self._ahead is not None:
+            self._bar.disable = not self._shown
+            while self.processes.agree(int(not self._ended(SLICE))):
+                pass
+
+    def _ended(self, seconds: float) -> bool:
+        return self._ahead is None or bool(wait([self._ahead], seconds).done)
+
+    def take_counters(self) -> dict[str, float]:
+        return self._counted
+
+
+class Upcoming:
+    """Predicts the tasks of the next round without touching the data loader, so that a resumed run still skips trained
+    tasks there.
+
+    Args:
+        order: sampler of the tasks; without a seed, its order can't be predicted.
+        accumulated: batches of the data loader in one update.
+        process, processes: rank whose part of a round is returned, and number of ranks.
+    """
+
+    def __init__(self, order: EpochSampler, accumulated: int, process: int, processes: int):
+        self._order, self._accumulated = order, accumulated
+        self._process, self._processes = process, processes
+        self._rounds = order.num_samples // order.batch_size  # rounds of an epoch
+        self._known: tuple[int, list[int]] = (-1, [])
+
+    def begin(self, epoch: int, batches: int) -> None:
+        """Sets the position: this epoch, after this many of its batches."""
+        self._epoch, self._round = epoch, batches // self._order.repeat_count
+
+    def after(self) -> tuple[list[Any], int]:
+        """Returns the rows of the next round, and the number of updates until it starts. Call it once in each round."""
+        here = self._update()
+        self._round += 1
+        if self._round == self._rounds:
+            self._epoch, self._round = self._epoch + 1, 0
+        size = self._order.batch_size
+        tasks = self._tasks(self._epoch)[self._round * size : (self._round + 1) * size]
+        rows = [task for task in tasks for _ in range(self._order.mini_repeat_count)]
+        share = len(rows) // self._processes
+        source: Any = self._order.data_source
+        return [source[row] for row in rows[self._process * share :][:share]], self._update() - here
+
+    def _update(self) -> int:
+        batches = self._order.repeat_count
+        an_epoch = -(-self._rounds * batches // self._accumulated)
+        return self._epoch * an_epoch + self._round * batches // self._accumulated
+
+    def _tasks(self, epoch: int) -> list[int]:
+        if self._known[0] != epoch:
+            order = self._order
+            once = EpochSampler(order.data_source, 1, order.batch_size, 1, order.shuffle, order.seed)
+            once.epoch, once.kinds = epoch, order.kinds
+            self._known = epoch, list(once)
+        return self._known[1]
 
 
 class ContinuousTrainer(AlignOPSDTrainer):
@@ -49,7 +174,9 @@ class ContinuousTrainer(AlignOPSDTrainer):
         """Plays a round, and begins the next one, if there is one: it goes on during credit and update of this one."""
         trajectories, replays = super()._play(inputs, snapshot)
         if isinstance(self.rollouts, RolloutsAhead):
-            self.recorder.metrics("train", staleness_metrics(trajectories))
+            late = [turn.staleness for one in trajectories for turn in one.turns]
+            found = {"staleness/mean": sum(late) / len(late), "staleness/max": max(late)} if late else {}
+            self.recorder.metrics("train", found)
             rows, updates = self._upcoming.after()
             update = self.state.global_step + updates
             if update < self.state.max_steps:
@@ -87,9 +214,3 @@ class ContinuousTrainer(AlignOPSDTrainer):
         resumed = epoch == kwargs["epochs_trained"]
         self._upcoming.begin(epoch, kwargs["steps_trained_in_current_epoch"] if resumed else 0)
         super()._run_epoch(model, epoch, *args, **kwargs)
-
-
-def staleness_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Returns mean and maximum of `Turn.staleness`; empty without turns."""
-    found = [turn.staleness for one in trajectories for turn in one.turns]
-    return {"staleness/mean": sum(found) / len(found), "staleness/max": max(found)} if found else {}

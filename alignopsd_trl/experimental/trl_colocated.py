@@ -1,15 +1,28 @@
-"""A vLLM engine in each process, which answers request by request."""
+"""A vLLM engine in each process, which answers request by request, and its samplers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import copy
+from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from trl.generation import vllm_generation
 
 from alignopsd_trl.common.process_group import ProcessGroup
-from alignopsd_trl.experimental.vllm import SteppingSampler, TogetherSampler
-from alignopsd_trl.rollout.sampler import AnySampler, BatchSampler, Response
+from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.rollout.sampler import (
+    AnySampler,
+    BatchSampler,
+    Continuous,
+    Request,
+    RequestFailed,
+    Response,
+    Responses,
+    SamplerDown,
+)
 from alignopsd_trl.sampling.trl_engine import TEACHERS, EngineBackend
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
@@ -65,3 +78,82 @@ def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> d
         **engine.generation_kwargs,
         **({"structured_outputs": {"regex": pattern}} if (pattern := engine.structured_outputs_regex) else {}),
     }
+
+
+_NUMBERS = count()  # an engine needs distinct request names
+
+
+class SteppingSampler(Continuous):
+    """A [`~alignopsd_trl.rollout.Sampler`] on a colocated engine. Each step samples one token of every request.
+
+    Args:
+        engine: vLLM's ``LLMEngine``, with the policy's weights.
+        parameters: makes vLLM's ``SamplingParams`` from a request's seed, with the final output only.
+        read: makes the response from vLLM's ``RequestOutput``.
+        adapter: vLLM's ``LoRARequest``; `None` where the engine's weights are asked as they are.
+        asked: of all samplers on this engine, since a step of one fulfils the requests of all.
+    """
+
+    takes_schemas = True
+
+    def __init__(
+        self,
+        engine: Any,
+        parameters: Callable[[int], Any],
+        read: Callable[[Any], Response],
+        adapter: Any = None,
+        asked: dict[str, Future[Response]] | None = None,
+    ):
+        self._engine, self._parameters, self._read, self._adapter = engine, parameters, read, adapter
+        self._asked = {} if asked is None else asked
+
+    def instead(self, adapter: Any) -> SteppingSampler:
+        """Returns a sampler that asks the engine for another adapter; `None`: for the base weights."""
+        other = copy(self)
+        other._adapter = adapter
+        return other
+
+    @property
+    def waiting(self) -> int:
+        return len(self._asked)
+
+    def submit(self, request: Request) -> Future[Response]:
+        future: Future[Response] = Future()
+        name, prompt = f"turn-{next(_NUMBERS)}", {"prompt_token_ids": list(request.prompt_ids)}
+        parameters = self._parameters(request.seed)
+        try:
+            if request.schema is not None:
+                from vllm.sampling_params import StructuredOutputsParams
+
+                parameters.structured_outputs = StructuredOutputsParams(json=dict(request.schema))
+            self._engine.add_request(name, prompt, parameters, lora_request=self._adapter)
+        except Exception as error:  # of vLLM's own classes, for example if a prompt is too long for the engine
+            future.set_exception(RequestFailed(f"vLLM refused the request: {error}"))
+        else:
+            self._asked[name] = future
+        return future
+
+    def advance(self) -> bool:
+        if not self._asked:
+            return False
+        for output in self._engine.step():
+            if output.finished and output.request_id in self._asked:
+                self._asked.pop(output.request_id).set_result(self._read(output))
+        return True
+
+    def drop(self) -> None:
+        if self._asked:
+            self._engine.abort_request(list(self._asked))
+            self._asked.clear()
+
+
+@dataclass(frozen=True)
+class TogetherSampler:
+    """A [`~alignopsd_trl.rollout.BatchSampler`] that raises `SamplerDown` on all processes if it is down on one, by
+    `ProcessGroup.together`."""
+
+    sampler: BatchSampler
+    together: Callable[[Callable[[], Responses], type[Exception]], Responses]
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        return self.together(lambda: self.sampler.respond(prompts, until), SamplerDown)

@@ -22,8 +22,8 @@ from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.runs.configuration import MEASURED
 from alignopsd_trl.runs.folder import wanted
+from alignopsd_trl.runs.provenance import MEASURED
 from alignopsd_trl.runs.state import read_run
 
 
@@ -233,7 +233,6 @@ _OF_THE_LAUNCH = (
 
 
 def everything() -> str:
-    """Returns a text with every argument, its default and its help."""
     parser = Parser(KINDS)
     parser.usage = "alignopsd train RECIPE [--FLAG VALUE ...]"
     parser.description = f"--method is one of {', '.join(method_names())}"
@@ -252,11 +251,7 @@ def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:
 
 
 def _length_defaults(asked: argparse.Namespace) -> dict[str, int]:
-    """Returns the optimiser steps of the run and between checkpoints, from the rounds of both.
-
-    Raises:
-        ValueError: if the last step would need a further round.
-    """
+    """Returns the optimiser steps of the run and between checkpoints, from the rounds of both."""
     accumulated = asked.gradient_accumulation_steps
     parts = asked.steps_per_generation or accumulated
     if asked.generation_batch_size:

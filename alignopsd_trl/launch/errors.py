@@ -1,4 +1,5 @@
-"""Ends a command on an error with a few lines: the problem, its place and the remedy."""
+"""Ends a command with a few lines: on an error (the problem, its place and the remedy), on a signal, when another
+process of its run is lost, or when the reader of its output leaves, as ``head`` does."""
 
 from __future__ import annotations
 
@@ -7,19 +8,151 @@ import errno
 import io
 import os
 import re
+import select
 import signal
 import sys
 import sysconfig
 import tempfile
+import threading
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 from alignopsd_trl.common.command import TRACEBACK
 from alignopsd_trl.common.files import in_units
-from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, terminable
-from alignopsd_trl.runs.readers import ends_with_its_reader
+
+_FROM_THE_GROUP = ("DistBackendError", "DistNetworkError", "DistStoreError")
+_PATIENCE = timedelta(seconds=5)
+
+
+STOPS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a process, beside Ctrl-C: from a launcher, a scheduler, or a terminal that closes."""
+
+
+class Terminated(BaseException):
+    """Raised for one of `STOPS`. A launcher sends such a signal to the remaining processes when one has ended."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def is_loss(error: BaseException) -> bool:
+    """Returns whether an error of the process group means that another process is gone. gloo has no class for it."""
+    named = any(kind.__name__ in _FROM_THE_GROUP for kind in type(error).__mro__)
+    return named or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+
+@contextlib.contextmanager
+def terminable() -> Generator[None]:
+    """Makes `STOPS` raise `Terminated`, once, in this process alone; children forked in between die of the signal. An
+    ignored signal, such as SIGHUP under ``nohup``, stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    owner = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() != owner:
+            os.kill(os.getpid(), number)
+        raise Terminated(number)
+
+    with handled(end):
+        yield
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Generator[None]:
+    """Installs a handler for those `STOPS` that are not ignored, and restores the old handlers at the end."""
+    before = {number: signal.getsignal(number) for number in STOPS}
+    heard = [number for number in STOPS if before[number] != signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, before[number])
+
+
+def speaks() -> bool:
+    """Returns whether this process is the first of the run to call this, by a count in the launcher's store. If the
+    store died with its process, every remaining process reports."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    from torch.distributed import DistNetworkError, TCPStore
+
+    try:
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=_PATIENCE)
+        return store.add("alignopsd_trl/said", 1) == 1
+    except DistNetworkError:
+        return True
+
+
+@contextmanager
+def ends_with_its_reader() -> Generator[None]:
+    """Ends the process quietly, with status 0, once the reader of its output has left."""
+    try:
+        yield
+        if sys.stdout:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        out = select.poll()
+        out.register(sys.stdout.fileno(), 0)
+        if not out.poll(0):
+            raise  # the error of another pipe
+        _to_nowhere(sys.stdout)
+        raise SystemExit(0) from None
+
+
+@contextmanager
+def outlives_its_readers(told: str) -> Generator[None]:
+    """Discards the output after its reader has left; prints a note once on standard error, if that is still read."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Stream(before[0], lambda: print(told, file=sys.stderr)), _Stream(before[1], lambda: None)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _Stream:
+    """A stream whose writes raise no error when nobody reads it."""
+
+    def __init__(self, stream: Any, leaves: Callable[[], None]):
+        self._stream, self._leaves = stream, leaves
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, act: Callable[[], Any]) -> None:
+        try:
+            act()
+        except BrokenPipeError:
+            _to_nowhere(self._stream)
+            self._leaves()
+        except ValueError:  # a task's code has closed it
+            if not self._stream.closed:
+                raise
+            self._stream = open(os.devnull, "w")
+            self._leaves()
+
+
+def _to_nowhere(stream: Any) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
 
 WRONG, STOPPED, INTERRUPTED = 2, 1, 130
 """Exit statuses: the command can't run; the run had to stop; Ctrl-C. Other signals: 128 plus their number."""
@@ -52,7 +185,6 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
     """Ends the process with a message and a status, in place of a traceback, if the error says how to fix it.
 
     Args:
-        name: name of the command.
         quietly: if false, errors are raised as they are, as with `TRACEBACK` on the command line.
         resumes: argument with which the same command resumes; `None` for a command that begins anew.
     """

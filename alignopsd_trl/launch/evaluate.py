@@ -74,11 +74,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Checks the options by the rules of training; decoding may also be greedy.
-
-    Raises:
-        ValueError: names the first option that breaks its rule.
-    """
+    """Checks the options by the rules of training; decoding may also be greedy."""
     from alignopsd_trl.common.options import PositiveCount, Size, check_values
     from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig
 

@@ -23,7 +23,6 @@ class Launch:
 
     Args:
         processes: number of processes of the whole run, one a GPU.
-        nodes: number of machines.
         strategy: one of `STRATEGIES`, or the name of one that the trainer does not support.
         loads_once: only one process of a node reads the weights and sends them to the others.
     """
@@ -77,11 +76,7 @@ _SECTIONS = {
 
 
 def from_file(path: str | Path) -> Launch:
-    """Returns the launch that an accelerate configuration describes: a path, or the name of a shipped one.
-
-    Raises:
-        ValueError: for a file that is no such configuration.
-    """
+    """Returns the launch that an accelerate configuration describes: a path, or the name of a shipped one."""
     content = read_yaml(shipped_or(str(path)), "plan_for=", "num_processes: 8; alignopsd --files lists shipped ones")
     if "num_processes" not in content:
         raise ValueError(
@@ -139,11 +134,7 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
 
 
 def usable_device(asked: str | None) -> str:
-    """Returns the requested device; by default the GPU, or the CPU if there is none.
-
-    Raises:
-        ValueError: for a missing device.
-    """
+    """Returns the requested device; by default the GPU, or the CPU if there is none."""
     import torch
 
     if asked is None:

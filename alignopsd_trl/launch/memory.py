@@ -1,17 +1,184 @@
-"""Estimates the memory of a run from its configuration and its model's shape; loads no weights."""
+"""Estimates the memory of a run from its configuration and its model's shape, counted on a model without weights."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers import AutoConfig
+from trl import ModelConfig, get_peft_config
 
+from alignopsd_trl.checks.loading import check_quantised, model_of
+from alignopsd_trl.common.models import resolve_model, unreadable
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
-from alignopsd_trl.launch.presets import Backbone
-from alignopsd_trl.launch.shapes import SERVED_BYTES, Loading
+from alignopsd_trl.launch.presets import BACKBONES, Backbone
 from alignopsd_trl.scoring.teacher_forcing import KEPT_FROM_SCORING
+
+BLOCK = 64  # weights that share one scale in bitsandbytes' 4 bits
+NESTED = 1 / BLOCK + 4 / (BLOCK * 256)  # bytes a weight: scales of one byte, and a float32 for each 256 of them
+KEPT = {None, "full_attention", "sliding_attention", "chunked_attention"}  # layers that keep keys and values
+SERVED_BYTES = 2  # bfloat16, of a weight in vLLM
+
+
+def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
+    """Returns the shape of a model, from its name or its config file.
+
+    Raises:
+        OSError: if the name is neither in the table nor a folder with a config.
+        ValueError: if transformers can't make the model, or if the folder's weights are quantised.
+    """
+    known = {one.hub_id: one for one in BACKBONES.values()}
+    return known[name] if name in known else shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
+
+
+@cache
+def config_of(name: str, trust_remote_code: bool = False) -> Any:
+    """Returns the configuration of a model of the table, or of a folder; raises as `backbone`."""
+    for known in BACKBONES.values():
+        if known.hub_id == name:
+            return published(known)
+    path = Path(resolve_model(name))
+    if not path.is_dir():
+        known = ", ".join(one.hub_id for one in BACKBONES.values())
+        raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {known}")
+    with unreadable(path, "config.json"):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(
+            f"model={name!r} holds quantised weights, whose memory no plan counts; name the model that they were made "
+            "from, with --load_in_4bit"
+        )
+    return config
+
+
+def published(shape: Backbone) -> Any:
+    """Returns the configuration of a shape of Qwen2.5 or Qwen3, as published."""
+    third = "/Qwen3-" in shape.hub_id
+    head = 128 if third else shape.hidden // shape.heads
+    return AutoConfig.for_model(
+        "qwen3" if third else "qwen2",
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_width // 2 // head,
+        head_dim=head,
+        intermediate_size=shape.intermediate,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.hub_id != BACKBONES["7b"].hub_id,
+        max_position_embeddings=40_960 if third else 32_768,
+    )
+
+
+def shape_of(name: str, config: Any, trust_remote_code: bool = False) -> Backbone:
+    """Returns the shape that a model's configuration describes; its parameters are those of the model itself."""
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or [None] * text.num_hidden_layers
+    caches = tuple(_cache(layer, kind) for layer, kind in zip(text.per_layer_config, kinds, strict=False))
+    mixed = ["mamba"] if any(option.startswith(("mamba_", "ssm_")) for option in vars(text)) else []
+    stateful = sorted(set(kinds) - KEPT) or mixed
+    return Backbone(
+        *(name, _numbers(_empty(config, trust_remote_code).parameters())),
+        *(text.num_hidden_layers, text.hidden_size, max(width for width, _ in caches), text.vocab_size),
+        max(map(_intermediate, text.per_layer_config)),
+        caches=caches,
+        uncounted=f"states of its layers of {', '.join(stateful)}" if stateful else "",
+    )
+
+
+def _cache(layer: Any, kind: str | None) -> tuple[int, int]:
+    """Returns a layer's key and value channels for a token, and the tokens that it keeps, 0 for all. Latent attention
+    keeps what vLLM keeps of it."""
+    if kind not in KEPT:
+        return 0, 0
+    if rank := getattr(layer, "kv_lora_rank", None):
+        return rank + layer.qk_rope_head_dim, 0
+    head = getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
+    heads = getattr(layer, "num_key_value_heads", None) or layer.num_attention_heads
+    window = "attention_chunk_size" if kind == "chunked_attention" else "sliding_window"
+    return 2 * heads * head, 0 if kind == "full_attention" else getattr(layer, window, None) or 0
+
+
+def _intermediate(layer: Any) -> int:
+    """Returns the channels that a token has inside a layer: of the experts that it visits and of those that all do."""
+    dense = getattr(layer, "intermediate_size", None) or 4 * layer.hidden_size
+    if not any(getattr(layer, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+        return dense
+    expert = getattr(layer, "moe_intermediate_size", None) or dense
+    whole = (getattr(layer, name, None) for name in ("shared_expert_intermediate_size", "shared_intermediate_size"))
+    shared = next(filter(None, whole), (getattr(layer, "n_shared_experts", None) or 0) * expert)
+    return max(layer.num_experts_per_tok * expert + shared, dense)
+
+
+def _numbers(weights: Iterable[torch.Tensor]) -> int:
+    return sum(one.numel() for one in weights)
+
+
+def _empty(config: Any, trust_remote_code: bool = False) -> Any:
+    with torch.device("meta"):
+        return model_of(config, trust_remote_code)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a model's weights are there.
+
+    Attributes:
+        weight_bytes: of a parameter in the trainer, on average.
+        trained_share: adapter's parameters per parameter of the model; 1 without an adapter.
+        trained_bytes: of a trained parameter, its gradient and each of Adam's moments.
+        served_bytes: of a parameter in a colocated vLLM, on average, with the adapter.
+        number_bytes: of a weight that is not quantised, and of the hidden states between layers.
+    """
+
+    weight_bytes: float = 4
+    trained_share: float = 1.0
+    trained_bytes: float = 4
+    served_bytes: float = SERVED_BYTES
+    number_bytes: int = 4
+
+
+def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Launch) -> Loading:
+    """Returns how a recipe's flags load a model of this configuration. PEFT itself makes the adapter, of float32.
+
+    Raises:
+        ValueError: as `check_quantised`, or if PEFT refuses the adapter.
+    """
+    number = 2 if model.dtype in ("bfloat16", "float16") else 4
+    bits = {name: getattr(model, name) for name in ("load_in_4bit", "load_in_8bit")}
+    if any(bits.values()):
+        check_quantised(bits, args, model.use_peft, elsewhere=True, processes=launch.processes)
+    if not model.use_peft:
+        masters = launch.strategy in ("FSDP2", "ZeRO-2", "ZeRO-3")  # they train float32 weights
+        return Loading(number, 1.0, 4 if masters else number, number_bytes=number)
+    empty = _empty(config, args.trust_remote_code)
+    whole, head = _numbers(empty.parameters()), empty.get_output_embeddings()
+    linear = (one.weight for one in empty.modules() if isinstance(one, torch.nn.Linear) and one is not head)
+    low = _numbers(linear) / whole if model.load_in_4bit else 0.0
+    small = 0.5 + (NESTED if model.use_bnb_nested_quant else 4 / BLOCK)
+    share = _adapter(empty, model) / whole
+    return Loading(low * small + (1 - low) * number, share, 4, (1 + share) * SERVED_BYTES, number)
+
+
+def _adapter(empty: Any, model: ModelConfig) -> int:
+    chosen: Any = get_peft_config(model)  # says it where PEFT is not installed
+    from peft import get_peft_model
+
+    try:
+        with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # of the weights that it has not got
+            adapted = get_peft_model(empty, chosen)
+    except ValueError as error:
+        raise ValueError(
+            f"--use_peft with lora_target_modules={model.lora_target_modules}: {error} Name layers of this model, such "
+            "as --lora_target_modules q_proj v_proj"
+        ) from error
+    return _numbers(one for one in adapted.parameters() if one.requires_grad)
+
 
 GIB = 2**30
 COMPUTE_BYTES = 2  # bfloat16
@@ -43,7 +210,6 @@ class Estimate:
     Args:
         training: parts of the training process, on one GPU.
         host: memory of one node while it loads the weights.
-        checkpoint: disk space of one checkpoint.
         kept: disk space of all retained checkpoints and the final model.
     """
 
@@ -153,7 +319,6 @@ class Sampler:
         buffers: activations of one step and the logits of all responses sampled at once.
         cache: remainder for keys and values; negative if the share is too small.
         sequences: number of full-length responses that the cache holds.
-        most: number of responses that are sampled at once.
     """
 
     share: float
@@ -167,11 +332,7 @@ class Sampler:
 def sampler(
     shape: Backbone, args: AlignOPSDConfig, gpu_gib: float, served_bytes: float = SERVED_BYTES
 ) -> Sampler | None:
-    """Returns the memory of a colocated vLLM by part, or `None` if none shares the trainer's GPU.
-
-    Args:
-        served_bytes: of a parameter, on average.
-    """
+    """Returns the memory of a colocated vLLM by part, or `None` if none shares the trainer's GPU."""
     engine = args.engine_options
     if engine is None:
         return None

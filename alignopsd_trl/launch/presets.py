@@ -133,7 +133,6 @@ _TINY = {name: settings for one in BENCHMARKS.values() for name, settings in one
 
 
 def preset_names() -> list[str]:
-    """Returns the names of the shipped recipes, sorted."""
     return sorted((*_RECIPES, *_TINY))
 
 
@@ -235,9 +234,6 @@ def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict
 
     Args:
         tasks: task groups per round over all processes.
-        siblings: rollouts per group.
-        updates: optimiser steps per round.
-        processes: number of processes of the launch.
 
     Raises:
         ValueError: if the groups can't be divided evenly; names numbers that work.

@@ -9,6 +9,7 @@ It imports nothing heavy before it has checked the command line.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,15 +75,16 @@ def main(
         preset (`dict`, *optional*): defaults of your own recipe, by argument; see ``docs/your_own_task.md``.
     """
     words = sys.argv[1:] if argv is None else argv
-    given = [_spelt_out(word) for word in words if word != TRACEBACK]
+    # --model, the flag of the other commands, is TRL's --model_name_or_path
+    given = [re.sub(r"^--model(?=$|=)", "--model_name_or_path", word) for word in words if word != TRACEBACK]
     with reported(name, quietly=argv is None):
-        if topic := _wanted_help(given):
-            if topic == "page":
-                print(HELP.format(recipe=name))
-            else:
+        if asked := [place for place, word in enumerate(given) if word in ("-h", "--help")]:
+            if given[asked[0] + 1 : asked[0] + 2] == ["all"]:
                 from alignopsd_trl.launch.arguments import everything
 
                 print(everything())
+            else:
+                print(HELP.format(recipe=name))
             return None
         with setup():
             if preset is None:
@@ -91,7 +93,6 @@ def main(
 
 
 def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Plans or trains; returns the value of `main`."""
     with setup():
         from alignopsd_trl.launch.arguments import differences_from_preset, parse
         from alignopsd_trl.launch.job import Job
@@ -100,7 +101,7 @@ def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> d
         changed = differences_from_preset(name, preset, *given)
         job = Job.of(*given)
         if job.recipe.plan:
-            from alignopsd_trl.launch.plan import plan
+            from alignopsd_trl.launch.job import plan
 
             text = plan(job, changed, whole="--all" in argv)
             if int(os.environ.get("RANK", "0")) == 0:
@@ -110,17 +111,3 @@ def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> d
     from alignopsd_trl.launch.running import run
 
     return run(job, changed=changed, machine=threads)
-
-
-def _wanted_help(argv: Sequence[str]) -> str | None:
-    """Returns ``"page"``, ``"all"``, or `None` without a help flag."""
-    for place, word in enumerate(argv):
-        if word in ("-h", "--help"):
-            return "all" if argv[place + 1 : place + 2] == ["all"] else "page"
-    return None
-
-
-def _spelt_out(word: str) -> str:
-    """Replaces ``--model``, the flag of the other commands, by TRL's ``--model_name_or_path``."""
-    flag, sign, value = word.partition("=")
-    return f"--model_name_or_path{sign}{value}" if flag == "--model" else word

@@ -13,9 +13,6 @@ def read_value(text: str, given: str) -> Any:
 
     Args:
         given: argument that holds the value, for the message.
-
-    Raises:
-        ValueError: if the text is no YAML.
     """
     import yaml
 
@@ -70,7 +67,6 @@ def _once_each(yaml: Any) -> Any:
 
 
 def environment_options(given: Any) -> dict[str, Any]:
-    """Returns ``--environment_options`` as a mapping."""
     return json_mapping("environment_options", given, '{"data_dir": "DATA"}')
 
 

@@ -1,5 +1,5 @@
-"""Measures turn credit: `measurement` compares methods with Monte Carlo advantages, `tune` and `skills` tell what
-skills are worth.
+"""Measures turn credit: `measurement` compares methods with Monte Carlo advantages, `tune` and `skill_worth` tell
+what skills are worth.
 
     alignopsd measure --model tiny --environment webshop_tiny --methods grpo,align_opsd --output DIR
     alignopsd measure webshop_tiny --tasks 16
@@ -9,11 +9,9 @@ of the policy's Monte Carlo rollouts from s. A turn's true advantage A_MC is V(n
 turn the outcome replaces V(next state). `rollout.monte_carlo` plays them.
 
     commands                     the command line
-    setup, policy, variants      objects from names; sampling and scoring; methods and settings that share a teacher
+    setup, variants              objects from names; methods and settings that share a teacher
     kept                         what was played, in a folder
-    metrics                      agreement of credit and advantage with intervals
-    measurement, report          ``measure --model``; its page, and several folders in one table
-    training                     the same of a training round
-    tune, lift                   ``measure RECIPE``: its page and advice; success with and without skills
-    skills, skill_worth          ``measure --each_skill``: its page; each skill played alone
+    metrics                      agreement of credit and advantage, success with and without skills, with intervals
+    measurement, training        ``measure --model``, its page, several folders together; the same of a training round
+    tune, skill_worth            ``measure RECIPE``; ``measure --each_skill``
 """

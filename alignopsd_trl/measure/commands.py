@@ -42,12 +42,12 @@ def run_measure(argv: Sequence[str]) -> dict[str, Any]:
     given, shown = read_measure(argv), "alignopsd measure " + shlex.join(argv)
     with owned("measure", *(given.output / name for name in FILES if given.output)):
         if given.pool:
-            from alignopsd_trl.measure.report import pool
+            from alignopsd_trl.measure.measurement import pool
 
             with setup():
                 return pool(given.pool, given.output)
         if given.each_skill:
-            from alignopsd_trl.measure.skills import check
+            from alignopsd_trl.measure.skill_worth import check
 
             return check(given, shown)
         if given.recipe:

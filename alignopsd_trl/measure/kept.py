@@ -15,7 +15,7 @@ from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
 from alignopsd_trl.rollout.renderer import Shown
-from alignopsd_trl.runs.configuration import differences
+from alignopsd_trl.runs.provenance import differences
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 
 _KINDS: dict[str, Any] = {
@@ -28,11 +28,7 @@ class NotKept(ValueError):
 
 
 def encoded(value: Any) -> Any:
-    """Returns a value in JSON's types: others are an object of one name, their type's, with their content.
-
-    Raises:
-        NotKept: for a value of a type that `decoded` doesn't make.
-    """
+    """Returns a value in JSON's types: others are an object of one name, their type's, with their content."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -93,9 +89,6 @@ class Cache:
         """Returns the content of a name; plays it if the folder has none.
 
         A value of a type that only code could bring back is not kept: another start plays it again.
-
-        Raises:
-            ValueError: for a damaged file.
         """
         path = self.folder / f"{name}.json"
         with contextlib.suppress(FileNotFoundError), setup():

@@ -9,24 +9,33 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from alignopsd_trl.common.files import plain, write_json, write_text
+from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
-from alignopsd_trl.common.progress import Bar
+from alignopsd_trl.common.progress import Bar, escaped
+from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import Cache
-from alignopsd_trl.measure.metrics import agreement
-from alignopsd_trl.measure.report import page
+from alignopsd_trl.measure.metrics import (
+    CREDIT,
+    MEANING,
+    PIVOTAL,
+    agreement,
+    credit_of,
+    measured_rows,
+    turn_table,
+    turns_of,
+)
 from alignopsd_trl.measure.setup import Session, environment_preset, prepare
-from alignopsd_trl.measure.table import CREDIT, credit_of, measured_rows, turn_table, turns_of
 from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import Method, checked_credit, grpo
 from alignopsd_trl.records import write_records
@@ -125,12 +134,7 @@ def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
 
 
 def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
-    """Measures, prints the page, writes the files and returns the content of the JSON file.
-
-    Args:
-        arguments: of `commands.read_measure`.
-        shown: the command line.
-    """
+    """Measures, prints the page, writes the files and returns the content of the JSON file."""
     began = cpu_seconds()
     with setup():
         session = prepare(arguments)
@@ -187,3 +191,79 @@ _OF_CREDIT = ("rectify", "alpha_max", "similarity_threshold", "allocation", "cre
 
 def _settings(method: Method) -> dict[str, Any]:
     return {name: getattr(method.config, name) for name in ("method", "method_options", *_OF_CREDIT)}
+
+
+SHOWN = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "sign_agreement", "lift")
+
+
+def page(facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]]) -> str:
+    lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), ""]
+    if facts.get("failed_rollouts"):
+        first = facts["first_failure"] or "no prompt fits max_prompt_length"
+        lines += [f"Left out: {facts['failed_rollouts']} rollouts that failed; the first: {first}", ""]
+    if not figures:
+        return "\n".join([*lines, "No group differs in its rewards: there is no credit to measure.", ""])
+    lines += [*figure_lines(figures), "", *(f"{name}: {MEANING[name]}." for name in SHOWN)]
+    lines += ["'-' where credit is the same on all turns of a trajectory. Intervals: 95 %, resampled tasks.", ""]
+    return "\n".join(lines)
+
+
+def markdown(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    head = list(head)
+    return ["| " + " | ".join(map(escaped, row)) + " |" for row in [head, ["---"] * len(head), *rows]]
+
+
+def figure_lines(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:
+    """Returns a table with one row per variant (Markdown)."""
+    return markdown(["variant", *SHOWN], ([label, *(row[name] for name in SHOWN)] for label, row in figures.items()))
+
+
+def _summary(facts: Mapping[str, Any]) -> str:
+    won = f"mean reward {facts['reward']:.3g}" if facts["success"] is None else f"{facts['success']:.0%} won"
+    return (
+        f"{facts['rollouts']} rollouts of {facts['tasks']} tasks, {won}; {facts['turns']} turns, "
+        f"{facts['measured_turns']} of them in the {facts['measured_tasks']} groups that differ. {facts['walks']} "
+        f"Monte Carlo rollouts ({facts['walked_turns']} turns), median {facts['median_walks']:.0f} through a "
+        f"turn's state. Reliability of A_MC {_number(facts['reliability'])}; {_number(facts['pivotal'])} of the turns "
+        f"are pivotal (|A_MC| above {PIVOTAL:g} standard errors). {facts['cpu_seconds']:.0f} CPU seconds."
+    )
+
+
+def _number(value: float) -> str:
+    return "-" if not np.isfinite(value) else f"{value:.2f}"
+
+
+# Several measurements
+
+
+def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
+    """Prints the figures of all measured turns together and writes them to ``pooled.json`` in ``output``.
+
+    Raises:
+        ValueError: if a folder holds no finished measurement, or their variants differ.
+    """
+    table = pooled(folders)
+    turns, credit = turns_of(table), credit_of(table)
+    figures = agreement(turns, credit, "align_opsd" if "align_opsd" in credit else next(iter(credit)))
+    commands = [read_json(folder / "fidelity.json")["command"].strip() for folder in folders]
+    counts = {"measured_tasks": turns.tasks, "measured_turns": len(table)}
+    print(f"{len(table)} measured turns of {turns.tasks} groups that differ", *figure_lines(figures), sep="\n")
+    found = plain({"commands": commands, **counts, "figures": figures})
+    if output is not None:
+        write_json(output / "pooled.json", found)
+    return found
+
+
+def pooled(folders: Sequence[Path]) -> pd.DataFrame:
+    tables = []
+    for folder in folders:
+        if not all((folder / name).is_file() for name in ("fidelity.json", "turns.parquet")):
+            raise ValueError(f"--pool {folder}: no finished measurement there; name folders that --output was")
+        tables.append(pd.read_parquet(folder / "turns.parquet"))
+    for folder, own in zip(folders, tables, strict=True):
+        if differ := sorted(set(credit_of(tables[0])) ^ set(credit_of(own))):
+            raise ValueError(
+                f"--pool {folder}: only this folder or the first one has {', '.join(differ)}; measure both with the "
+                "same --methods and --vary"
+            )
+    return measured_rows(tables)

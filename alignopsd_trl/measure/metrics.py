@@ -1,4 +1,5 @@
-"""Figures of agreement between turn credit and Monte Carlo advantages, with intervals over resampled tasks.
+"""Figures of agreement between turn credit and Monte Carlo advantages, with intervals over resampled tasks; the table
+of turns that they take (``turns.parquet``); success with and without skills.
 
 Every figure is a function of sums over turns, so a resampled set of tasks costs one product. A sum of squares of A_MC
 would contain its noise; the product of its two independent halves is summed instead.
@@ -6,13 +7,17 @@ would contain its noise; the product of its two independent halves is summed ins
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy.stats import rankdata
 
-from alignopsd_trl.common.statistics import group_means, resampled, task_draws
+from alignopsd_trl.common.statistics import Interval, group_means, resampled, task_draws
+from alignopsd_trl.rollout.monte_carlo.tree import Advantages
+from alignopsd_trl.turns import Trajectory
 
 FLAT = 1e-9  # relative deviation below which credit counts as equal on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors
@@ -120,7 +125,7 @@ def _terms(turns: Turns, credit: np.ndarray) -> dict[str, Term]:
         "r_blamed": (_correlation, [one * (turns.outcome < 0) for one in products]),
         "spearman": (_correlation, [ranks**2, ranks * true_ranks, true_ranks**2]),
         "cosine": (_correlation, [credit**2, credit * turns.advantage, turns.halves[0] * turns.halves[1]]),
-        "slope": (_slope, products),
+        "slope": (lambda own, both, other: _ratio(np.where(own > 0, both, np.nan), other), products),
         "sign_agreement": (_ratio, [told & (np.sign(credit) == np.sign(turns.advantage)), told]),
         "lift": (_ratio, [size * turns.pivotal, size * group_means(turns.trajectory, turns.pivotal)]),
     }
@@ -136,9 +141,96 @@ def _correlation(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.nda
     return _ratio(both, np.sqrt(np.clip(own * other, 0, None)))
 
 
-def _slope(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return _ratio(np.where(own > 0, both, np.nan), other)
-
-
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return numerator / np.where(denominator > 0, denominator, np.nan)
+
+
+CREDIT = "credit "
+"""Columns of credit are named by this word and the variant's label."""
+
+_OF_EPISODE = ("task", "rollout", "category", "won", "reward")
+
+
+def turn_table(episodes: Sequence[Trajectory], found: Advantages, outcome: np.ndarray) -> pd.DataFrame:
+    rows = [
+        {name: getattr(one, name) for name in _OF_EPISODE}
+        | {"turn": turn.number, "thinking": turn.thought.thinking, "action": turn.action}
+        for one in episodes
+        for turn in one.turns
+    ]
+    return pd.DataFrame(rows, columns=[*_OF_EPISODE, "turn", "thinking", "action"]).assign(
+        outcome_advantage=outcome,
+        a_mc=found.advantage,
+        a_mc_error=found.error,
+        a_mc_half_0=found.halves[0],
+        a_mc_half_1=found.halves[1],
+        value_before=found.before,
+        value_after=found.after,
+        walks=found.rollouts,
+    )
+
+
+def measured_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Returns the turns whose A_MC is known, of tables of different tasks."""
+    table = pd.concat([one.assign(part=place) for place, one in enumerate(tables)], ignore_index=True)
+    return table[table.a_mc.notna() & table.a_mc_error.notna()]
+
+
+def turns_of(table: pd.DataFrame) -> Turns:
+    """Returns the columns of `measured_rows` that the figures take."""
+    return Turns(
+        table.groupby(["part", "task"], sort=False).ngroup().to_numpy(),
+        table.groupby(["part", "task", "rollout"], sort=False).ngroup().to_numpy(),
+        *(table[name].to_numpy() for name in ("outcome_advantage", "a_mc", "a_mc_error")),
+        table[["a_mc_half_0", "a_mc_half_1"]].to_numpy().T,
+    )
+
+
+def credit_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Returns the credit of each variant, by its label."""
+    return {name.removeprefix(CREDIT): table[name].to_numpy() for name in table if name.startswith(CREDIT)}
+
+
+EVERYTHING = "all"
+
+Outcomes = Mapping[str, Sequence[float]]
+"""Task -> the outcomes of its episodes."""
+
+
+@dataclass(frozen=True)
+class Success:
+    """Success on the tasks of a category, in the unit of the measured value.
+
+    Args:
+        without, skilled: mean over tasks of the policy without and with the skill in its prompt.
+        lift: the difference, paired by task.
+    """
+
+    tasks: int
+    without: Interval
+    skilled: Interval
+    lift: Interval
+
+
+def successes(without: Outcomes, skilled: Outcomes, category: Mapping[str, str], value: str) -> dict[str, Success]:
+    """Computes success with and without the skill, over all tasks (`EVERYTHING`) and for each of several categories.
+
+    Args:
+        without, skilled: tasks that only one of them has are left out.
+        category: task -> its category.
+        value: ``"success"``, whose outcomes are from 0 to 1, or ``"reward"``.
+    """
+    tasks = [task for task in without if skilled.get(task) and without[task]]
+    groups = {EVERYTHING: tasks}
+    names = sorted({category[task] for task in tasks})
+    if len(names) > 1:
+        groups |= {name: [task for task in tasks if category[task] == name] for name in names}
+    lowest, highest = (0.0, 1.0) if value == "success" else (-math.inf, math.inf)
+    return {name: _success(without, skilled, own, lowest, highest) for name, own in groups.items() if own}
+
+
+def _success(without: Outcomes, skilled: Outcomes, tasks: Sequence[str], lowest: float, highest: float) -> Success:
+    before, after = (np.array([np.mean(side[task]) for task in tasks]) for side in (without, skilled))
+    own = ((before, lowest), (after, lowest), (after - before, -highest))
+    draws, count = task_draws(len(tasks)), len(tasks)
+    return Success(count, *(resampled(draws @ side / count, count, (low, highest)) for side, low in own))

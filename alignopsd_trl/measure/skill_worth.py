@@ -1,4 +1,5 @@
-"""What each skill of a bank is worth: success with it alone minus success without any, paired by task.
+"""``alignopsd measure --each_skill``: what each skill of a bank is worth, as success with it alone minus success
+without any, paired by task.
 
 A skill is played alone on tasks that retrieve it. Left out of its block instead, it would seem worth nothing wherever
 another skill says the same. Skills share the episodes without a skill. After each of `ROUNDS` rounds the skills that
@@ -7,16 +8,24 @@ are decided leave, and the others share the episodes that are left.
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+import pandas as pd
 import torch
 
-from alignopsd_trl.common.statistics import for_several
-from alignopsd_trl.measure.lift import EVERYTHING, Success, successes
+from alignopsd_trl.common.files import write_json, write_text
+from alignopsd_trl.common.statistics import Interval, for_several
+from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.measure.measurement import cpu_seconds, markdown
+from alignopsd_trl.measure.metrics import EVERYTHING, Success, successes
+from alignopsd_trl.measure.setup import prepare
 from alignopsd_trl.rollout.episode import SkillSource, episode_seed, episode_seeds, no_skills
 from alignopsd_trl.rollout.monte_carlo.tree import outcome
 from alignopsd_trl.rollout.player import Player
@@ -45,9 +54,7 @@ class Bench:
     Args:
         player: of the policy; its own skills are not used.
         rows: the tasks by ``task_id``, in the order of play.
-        slots: episodes side by side.
         value: what counts, ``"success"`` or ``"reward"``.
-        seed: of the sampling.
 
     ``plain`` holds outcomes without a skill, ``asked`` what the openings said, ``category`` the tasks' categories,
     ``failed`` the messages of episodes whose environment failed; they are left out.
@@ -120,7 +127,6 @@ class Worth:
     """What one skill is worth, or the whole bank (`WHOLE`).
 
     Args:
-        text: its line in the prompt.
         tokens: of this line; of the blocks on average for the bank.
         source: shows it and nothing else.
         retrieved: the tasks that retrieve it, in the order of play.
@@ -180,21 +186,6 @@ def alone(item: Skill | Mistake, count: Count, budget: int) -> SkillSource:
     return lambda task_text, task_key, data_source: (text, (item.id,))
 
 
-def unnamed(bank: SkillBank, asked: Mapping[str, Asked]) -> list[str]:
-    """Returns the tasks that retrieve nothing of their own: no type of the bank has their key, their source or a word
-    of theirs, so that the encoder or the order of the file chooses."""
-
-    def named(text: str, key: str | None, source: str | None) -> bool:
-        return any(
-            key in (kind.key, *kind.match.task_key)
-            or source in kind.match.data_sources
-            or any(word.lower() in text.lower() for word in kind.match.keywords)
-            for kind in bank.task_types
-        )
-
-    return [task for task, one in asked.items() if not named(*one)]
-
-
 def measure(bench: Bench, listed: Sequence[Worth], episodes: int, told: Callable[[str], None] = print) -> list[Worth]:
     """Plays the skills, ``episodes`` in all, and returns them with what they are worth, harmful ones first."""
     left = episodes
@@ -210,3 +201,77 @@ def measure(bench: Bench, listed: Sequence[Worth], episodes: int, told: Callable
         left -= len(wanted)
         told(f"round {number} of {ROUNDS}: {sum(one.verdict != UNTOLD for one in listed)} of {len(listed)} decided")
     return sorted(listed, key=lambda one: (VERDICTS.index(one.verdict), one.lift))
+
+
+UNKNOWN = Interval(float("nan"))
+UNPLAYED = {EVERYTHING: Success(0, UNKNOWN, UNKNOWN, UNKNOWN)}
+MOST_SHOWN = 60  # characters of a skill on the page
+HEAD = "skill,text,tokens,tasks that retrieve it,with room for it,category,played,without,with,lift,verdict".split(",")
+
+
+def check(given: argparse.Namespace, shown: str) -> dict[str, Any]:
+    """Measures a bank, prints the page, writes the files and returns the content of the JSON file."""
+    with setup():
+        session = prepare(given, skilled=True)
+        bank = SkillBank.load(given.skill_bank, session.encoder)
+
+    def count(text: str) -> int:
+        return len(session.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def told(line: str) -> None:
+        print(f"measure: {line}, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
+
+    with closing(session.player.environments):
+        with setup():
+            rows = {row["task_id"]: row for row in session.draw_tasks(min(given.tasks, len(session.tasks)))}
+            bench = Bench(session.player, rows, given.slots, given.value, given.seed).open()
+        listed = worths(bank, bench.asked, count, session.config.skill_budget)
+        found = measure(bench, listed, given.episodes, told)
+    content = {
+        "command": shown,
+        "checksum": bank.checksum,
+        "tasks": len(bench.rows),
+        "plain_episodes": sum(map(len, bench.plain.values())),
+        "episodes": sum(one.played for one in found),
+        "failed": len(bench.failed),
+        "cpu_seconds": cpu_seconds(),
+        "never_retrieved": [one.id for one in found if not one.retrieved],
+        "skills": rows_of(found),
+    }
+    print(page(content))
+    write_json(given.output / "skills.json", content)
+    write_text(given.output / "skills_worth.csv", pd.DataFrame(content["skills"]).to_csv(index=False))
+    return content
+
+
+def rows_of(found: Sequence[Worth]) -> list[dict[str, Any]]:
+    """Returns a row for each skill and category, `EVERYTHING` first."""
+    rows = []
+    for one in found:
+        about = {"skill": one.id, "text": one.text, "tokens": one.tokens}
+        about |= {"retrieved": len(one.retrieved), "room": one.shown}
+        for category, own in (one.success or UNPLAYED).items():
+            means = {"without": own.without.value, "with": own.skilled.value}
+            row = {**about, "category": category, "played": own.tasks, **means, **vars(own.lift)}
+            rows.append(row | {"verdict": one.verdict})
+    return rows
+
+
+def page(content: Mapping[str, Any]) -> str:
+    facts = (
+        "{tasks} training tasks, {plain_episodes} episodes without a skill, {episodes} with one, or with all that a "
+        "task retrieves; {failed} more failed. {cpu_seconds:.0f} CPU seconds."
+    ).format(**content)
+    lines = ["# What each skill is worth", "", f"    {content['command']}", "", facts, ""]
+    lines += [*markdown(HEAD, map(_cells, content["skills"])), ""]
+    lines += ["Intervals: 95 %, resampled tasks; the verdict allows for the number of skills and rounds.", ""]
+    if content["never_retrieved"]:
+        lines += [f"No task retrieves {', '.join(content['never_retrieved'])}.", ""]
+    return "\n".join(lines)
+
+
+def _cells(row: Mapping[str, Any]) -> list[object]:
+    first = [row["skill"], row["text"][:MOST_SHOWN], f"{row['tokens']:.0f}", row["retrieved"], row["room"]]
+    first = first if row["category"] == EVERYTHING else [""] * len(first)
+    means = [f"{row['without']:.2f}", f"{row['with']:.2f}", f"{Interval(row['value'], row['low'], row['high']):+.2f}"]
+    return [*first, row["category"], row["played"], *means, row["verdict"] if row["category"] == EVERYTHING else ""]

@@ -9,12 +9,11 @@ import numpy as np
 
 from alignopsd_trl.common.options import PositiveCount, check_options
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.measure.metrics import NAMES, agreement
-from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
+from alignopsd_trl.measure.metrics import NAMES, agreement, measured_rows, turn_table, turns_of
 from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.rollout.monte_carlo.rollouts import counted, measured, rows_of, tasks_that_differ
-from alignopsd_trl.training.round import Round, RoundCallback
+from alignopsd_trl.training.recorder import Round, RoundCallback
 
 
 @dataclass(eq=False)

@@ -22,9 +22,8 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import Cache
-from alignopsd_trl.measure.lift import EVERYTHING, Success, successes
-from alignopsd_trl.measure.measurement import cpu_seconds, playable
-from alignopsd_trl.measure.report import markdown
+from alignopsd_trl.measure.measurement import cpu_seconds, markdown, playable
+from alignopsd_trl.measure.metrics import EVERYTHING, Success, successes
 from alignopsd_trl.measure.setup import Session, prepare
 from alignopsd_trl.rollout.monte_carlo.rollouts import play_groups
 from alignopsd_trl.rollout.monte_carlo.tree import outcome
@@ -40,12 +39,7 @@ UNTAUGHT = {"method": "grpo"}
 
 
 def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
-    """Measures, prints the page, writes the files and returns the content of the JSON file.
-
-    Args:
-        given: of `commands.read_measure`.
-        shown: the command line.
-    """
+    """Measures, prints the page, writes the files and returns the content of the JSON file."""
     began, used = time.monotonic(), cpu_seconds()
     with setup():
         session = prepare(given, skilled=True)
@@ -54,7 +48,8 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     with closing(session.player.environments):
         parts = [_play(session, rows[first : first + BATCH], first, cache) for first in range(0, len(rows), BATCH)]
     played, skilled = ([one for part in side for one in part] for side in zip(*parts, strict=True))
-    success = _success(played, skilled, given.value)
+    category = {one.task: one.category or str(one.row.get("category", "")) for one in played}
+    success = successes(_by_task(played, given.value), _by_task(skilled, given.value), category, given.value)
     lift = success[EVERYTHING].lift if success else Interval(float("nan"))
     settings, reason = advise(lift, session.config.num_generations)
     found = {
@@ -108,11 +103,6 @@ def _play(
     return playable(plain, asked.value), playable(skilled, asked.value)
 
 
-def _success(played: Sequence[Trajectory], skilled: Sequence[Trajectory], value: str) -> dict[str, Success]:
-    category = {one.task: one.category or str(one.row.get("category", "")) for one in played}
-    return successes(_by_task(played, value), _by_task(skilled, value), category, value)
-
-
 def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for one in played:
@@ -122,12 +112,7 @@ def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]
 
 def advise(lift: Interval, siblings: int) -> tuple[dict[str, Any], str]:
     """Returns the settings to train with, as lines of a ``--config`` file, and the reason. If the lift is clearly above
-    0, it advises the teacher's distribution with AlignOPSD's credit, and names privileged play as the cheaper way.
-
-    Args:
-        lift: of the skill in the prompt.
-        siblings: number of siblings in a group.
-    """
+    0, it advises the teacher's distribution with AlignOPSD's credit, and names privileged play as the cheaper way."""
     if not lift.low > 0:  # NaN where too few tasks were measured
         return (
             UNTAUGHT,
@@ -147,7 +132,6 @@ def _shown(settings: Mapping[str, Any]) -> str:
 
 
 def page(found: Mapping[str, Any], value: str) -> str:
-    """Returns the page of text (Markdown)."""
     scale, unit, form = (100, "success in %", ".0f") if value == "success" else (1, "reward", ".2f")
 
     def shown(one: Interval) -> str:

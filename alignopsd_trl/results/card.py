@@ -1,7 +1,7 @@
 """The model card of a run, from its ``results.json`` alone: results, settings, and the command that plays it; and its
 trajectories as a data set with a card.
 
-A trainer that was made in Python has no such file; `sharing.facts` returns the same content, as far as it is known.
+A trainer that was made in Python has no such file; `trainer_results` returns the same content, as far as it is known.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ import json
 import math
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
+from accelerate.utils import is_peft_model
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from alignopsd_trl.common.command import words
-from alignopsd_trl.common.files import whole_json, write_text
+from alignopsd_trl.common.files import plain, whole_json, write_text
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.common.progress import escaped
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.records import read_records
 from alignopsd_trl.results.summary import Estimate
 from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.runs.provenance import code_checksum, machine, model_name, versions, weights_checksum
 from alignopsd_trl.skills import skill_budget
 
 TEMPLATES = Environment(
@@ -57,8 +60,6 @@ def model_card(
     """Returns the text of ``README.md``, front matter included.
 
     Args:
-        results: content of ``results.json``.
-        name: name of the model.
         licence: licence id of the weights; by default the run's ``licence``, and for a policy that comes with the
             package the package's. Without one the card names the base model's licence.
         place: source to load the model from, a repository's id or a folder; ``name`` by default.
@@ -223,12 +224,7 @@ EPISODE = ["step", "task", "task_id", "rollout", "category", "task_text", "rewar
 
 
 def write_dataset(run: Path, target: Path) -> None:
-    """Writes a run's trajectories for the Hub's viewer: ``turns`` and ``episodes`` as parquet, and ``README.md``.
-
-    Args:
-        run: output folder of a finished run.
-        target: an existing folder.
-    """
+    """Writes a run's trajectories for the Hub's viewer: ``turns`` and ``episodes`` as parquet, and ``README.md``."""
     results, frame = whole_json(run / "results.json") or {}, read_records(run / "trajectories")
     turns = frame[frame.turn.notna()]
     counts = frame.groupby(["step", "task", "rollout"]).turn.transform("count").rename("turns")
@@ -245,3 +241,69 @@ def write_dataset(run: Path, target: Path) -> None:
         episodes=len(episodes),
     )
     write_text(target / "README.md", card)
+
+
+def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns model, method, privileged text, outcome, versions, machine and seconds of a trainer's run.
+
+    Args:
+        before, after: `EvaluationResult.to_dict` of the panel before and after training; `None` where it was not
+            played.
+    """
+    bank, encoder, updates = trainer.skill_bank, trainer.encoder, trainer.state.global_step
+    name, training = model_name(trainer.model), trainer.seconds["training"]
+    return {
+        "model": {"name": name, "revision": None, "checksum": weights_checksum(name)},
+        "adapter": is_peft_model(trainer.accelerator.unwrap_model(trainer.model)),
+        "skill_bank": bank and {"name": bank.environment, "version": bank.version, "checksum": bank.checksum},
+        "encoder": encoder and {"name": encoder.name, "checksum": encoder.revision},
+        "before": before,
+        "after": after,
+        "seed": trainer.args.seed,
+        "versions": versions(),
+        "code": code_checksum(),
+        "machine": machine() | {"processes": trainer.accelerator.num_processes},
+        "updates": updates,
+        "seconds": {
+            "training": training,
+            "evaluation": trainer.seconds["evaluation"],
+            "phases": dict(trainer.phases.total),
+            "per_update": training / max(updates, 1),
+        },
+    }
+
+
+def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[str, Mapping[str, Any]]) -> dict:
+    """Returns the content of ``results.json`` for a trainer that was made in Python.
+
+    Args:
+        factory: its ``environment_factory``; a factory of `alignopsd_trl.environments.load` is recognised.
+        results: the trainer's evaluations, ``before`` its first update and the last one ``after``.
+    """
+    before, after = results.get("before"), results.get("after")
+    if before and after and any(before[key] != after[key] for key in ("checksum", "skills")):
+        before = None
+    facts = plain(facts_of(trainer, before, after))
+    bank, encoder = facts["skill_bank"], facts["encoder"]
+    recipe = {
+        "skill_bank": bank and bank["name"],
+        "encoder": encoder and encoder["name"],
+        "factory": f"{factory.__module__}.{getattr(factory, '__qualname__', type(factory).__qualname__)}",
+        **_environment(factory, after or before),
+    }
+    return facts | {"run": trainer.run_id or "", "config": plain(trainer.args.to_dict()), "recipe": recipe}
+
+
+def _environment(factory: Callable[[], Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns name, options and panel that load the environment again; `None` if they are unknown."""
+    loaded = loaded_as(factory)
+    if loaded is None or plain(loaded.options) != loaded.options:
+        return {"environment": None, "environment_options": None, "panel": None, "panel_limit": None}
+    played = result["panel"] if result else ""
+    whole = played.partition("[:")[0]
+    return {
+        "environment": loaded.name,
+        "environment_options": json.dumps(loaded.options) if loaded.options else None,
+        "panel": loaded.panels.get(whole),
+        "panel_limit": result["episodes"] if result and whole != played else None,
+    }

@@ -8,7 +8,6 @@ from alignopsd_trl.common.command import CommandParser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs ``alignopsd push``."""
     parser = CommandParser(prog="alignopsd push", description="A finished run to the Hub, as one commit.")
     parser.add_argument("run", help="output folder of a finished run")
     parser.add_argument("repository", nargs="?", help="id of the model's repository")

@@ -20,30 +20,27 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.common.files import json_line, plain, read_json, sweep_partials, write_json, write_text
-from alignopsd_trl.runs.checkpoints import (
-    LIST_FILE,
-    MARK,
-    STATE_FILE,
-    damage,
-    is_numbered,
-    is_whole,
-    update_of,
-    whole_checkpoints,
-)
-from alignopsd_trl.runs.configuration import FREE_ON_RESUME, differences, shown
 from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
-from alignopsd_trl.runs.provenance import code_checksum, versions
+from alignopsd_trl.runs.provenance import FREE_ON_RESUME, code_checksum, differences, shown, versions
 from alignopsd_trl.runs.sizes import SIZES_FILE
 from alignopsd_trl.runs.state import (
     ENDED,
+    LIST_FILE,
+    MARK,
     RELEASED,
     RESULTS_FILE,
     RUN_FILE,
+    STATE_FILE,
     RunFolderError,
     broken_off,
+    damage,
     has_ended,
+    is_numbered,
+    is_whole,
     lock,
     read_run,
+    update_of,
+    whole_checkpoints,
 )
 
 LOG_FILE = "log.jsonl"
@@ -69,9 +66,7 @@ class RunFolder:
     """An output folder that this run has claimed.
 
     Args:
-        path: the folder.
         id: id of the run; the same after a resume, in every record and in every result.
-        resume: the checkpoint to resume from, or `None`.
         sessions: number of starts of the run.
         writes: whether this process writes (rank 0 does).
     """
@@ -98,7 +93,6 @@ class RunFolder:
         Args:
             configuration: flat mapping of the settings that decide what the run computes.
             resume: as ``resume_from_checkpoint``; with ``True``, a run without a whole checkpoint starts anew.
-            overwrite: remove the files of another run.
             say: called with each line for the user.
             aside: move a finished run to a folder beside this one.
 

@@ -83,9 +83,7 @@ class Decay:
     """Reports once that a number gets worse: its mean over the last rounds falls below a floor.
 
     Args:
-        name: name of the number in messages.
         floor: maps the mean of the first rounds to the least mean that is no decay.
-        digits: number of digits in messages.
     """
 
     def __init__(self, name: str, floor: Callable[[float], float], digits: int = 2) -> None:

@@ -22,11 +22,7 @@ def write_sizes(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def read_sizes(model: str) -> dict[str, Any]:
-    """Reads the sizes beside the weights of a policy, given by name or path; empty if there are none.
-
-    Raises:
-        ValueError: for a file that can't be read.
-    """
+    """Reads the sizes beside the weights of a policy, given by name or path; empty if there are none."""
     content = whole_json(Path(resolve_model(model)).expanduser() / SIZES_FILE) or {}
     return {name: content[name] for name in USUAL if content.get(name)}
 

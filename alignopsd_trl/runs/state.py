@@ -1,20 +1,25 @@
-"""The state of a run's folder: its lock, and what ``run.json`` notes of the last session.
+"""The state of a run's folder: its lock, what ``run.json`` notes of the last session, and the checkpoints that are
+whole.
 
 A session that ends, well or with an error, notes that it released the folder. A session without this note, in a folder
 that no process uses, broke off: it was killed, or its code, such as the environment's, called `os._exit`. Such a
 process leaves no message, and its exit status may be 0.
+
+transformers writes a checkpoint's trainer state last, after every process has written its files; the trainer removes
+the old one before it writes a checkpoint again. A list of the files with their checksums follows.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from alignopsd_trl.common.files import read_json
+from alignopsd_trl.common.files import fingerprint, read_json, write_json
 
 LOCK_FILE, RUN_FILE, RESULTS_FILE = "run.lock", "run.json", "results.json"
 ENDED, RELEASED = "ended", "released"  # notes of a session
@@ -89,3 +94,64 @@ def _in_use(path: Path) -> bool:
             return False
     except OSError:
         return True
+
+
+PREFIX = "checkpoint"
+STATE_FILE, MARK, LIST_FILE = "run_state.json", "trainer_state.json", "files.json"
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Returns whether a checkpoint was written to its end: its trainer state can be read."""
+    state = read_json(checkpoint / MARK)
+    return isinstance(state, dict) and isinstance(state.get("global_step"), int)
+
+
+def list_files(checkpoint: Path) -> None:
+    """Notes sizes and checksums of a checkpoint's files, from which `damage` tells whether they are as they were."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != LIST_FILE)
+    write_json(checkpoint / LIST_FILE, {path.relative_to(checkpoint).as_posix(): fingerprint(path) for path in files})
+
+
+def damage(checkpoint: Path, run: str | None = None) -> str | None:
+    """Returns the first reason why a checkpoint can't be resumed; `None` if it can, or if it has no
+    list of its files."""
+    listed = read_json(checkpoint / LIST_FILE)
+    if not (listed and isinstance(listed, dict)) and (checkpoint / LIST_FILE).exists():
+        return f"{checkpoint / LIST_FILE} is damaged (it can't be read)"
+    for file, saved in ((checkpoint / name, saved) for name, saved in (listed or {}).items()):
+        if not file.is_file():
+            return f"{file} is damaged (it is gone)"
+        if (found := fingerprint(file)) != saved:
+            return f"{file} is damaged (size and checksum were {saved} and are {found})"
+    other = load_state(checkpoint).get("run")
+    return f"{checkpoint} is of another run ({other}; this one is {run})" if run and other not in (None, run) else None
+
+
+def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:
+    """Returns the checkpoints of a run that are whole, oldest first."""
+    numbered = [path for path in Path(output_dir).glob(f"{PREFIX}-*") if is_numbered(path)]
+    return tuple(sorted(filter(is_whole, numbered), key=update_of))
+
+
+def is_numbered(checkpoint: Path) -> bool:
+    return checkpoint.name.rpartition("-")[2].isdigit()
+
+
+def update_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def last_good(output_dir: str | Path) -> str:
+    """Returns the name of the newest whole checkpoint for a message."""
+    found = whole_checkpoints(output_dir)
+    return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+
+
+def save_state(checkpoint: Path, state: Mapping[str, Any]) -> None:
+    write_json(checkpoint / STATE_FILE, state)
+
+
+def load_state(checkpoint: str | Path | None) -> dict[str, Any]:
+    """Returns the state that `save_state` wrote; empty without a checkpoint or without such a state."""
+    state = read_json(Path(checkpoint) / STATE_FILE) if checkpoint else None
+    return state if isinstance(state, dict) else {}

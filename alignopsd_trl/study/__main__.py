@@ -19,8 +19,7 @@ from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
-    from alignopsd_trl.study.planning import Cell
-    from alignopsd_trl.study.spec import Study
+    from alignopsd_trl.study.spec import Cell, Study
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,9 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, help="only render these rows, with tables and figures beside them")
     parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
     arguments = parser.parse_args(argv)
-    from alignopsd_trl.study.planning import plan
-    from alignopsd_trl.study.render import RESULTS
-    from alignopsd_trl.study.spec import read_study
+    from alignopsd_trl.study.render import RESULTS, render
+    from alignopsd_trl.study.spec import plan, read_study
 
     with setup():
         study = read_study(arguments.study)
@@ -47,30 +45,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.plan:
         _print_plan(study, cells)
         return 0
-    with full_disk_named(study.output, "the study's files"):
-        broken = _run(study, cells) if cells else 0
-    _render(study, arguments.rows)
-    return int(broken > 0)
-
-
-def _run(study: Study, cells: Sequence[Cell]) -> int:
+    from alignopsd_trl.study.rows import ROWS, read_rows
     from alignopsd_trl.study.run import run_study, save_rows
 
-    save_rows(study, cells, {})
-    errors = run_study(study, cells)
-    if errors:
-        print(f"{len(errors)} of {len(cells)} cells broke; the same command tries them again")
-    return len(errors)
-
-
-def _render(study: Study, rows: Path | None) -> None:
-    from alignopsd_trl.study.render import render
-    from alignopsd_trl.study.rows import ROWS, read_rows
-
-    path = rows or study.output / ROWS
+    broken = {}
+    with full_disk_named(study.output, "the study's files"):
+        if cells:
+            save_rows(study, cells, {})
+            broken = run_study(study, cells)
+    if broken:
+        print(f"{len(broken)} of {len(cells)} cells broke; the same command tries them again")
+    path = arguments.rows or study.output / ROWS
     result = render(study.name, read_rows(path), path.parent, study.reference)
     print(result.read_text(encoding="utf-8"))
     print(f"rows: {path}\ntables: {result}\nfigures: {result.parent / 'figures'}")
+    return int(bool(broken))
 
 
 def _print_plan(study: Study, cells: Sequence[Cell]) -> None:

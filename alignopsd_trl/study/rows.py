@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.runs.provenance import code_checksum, machine, versions, weights_checksum
-from alignopsd_trl.study.planning import Cell
-from alignopsd_trl.study.spec import METHOD_FIELDS
+from alignopsd_trl.study.spec import METHOD_FIELDS, Cell
 
 CURVES = {
     "success": "episodes/success",
@@ -115,11 +114,7 @@ def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str,
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Reads the rows of a study.
-
-    Raises:
-        FileNotFoundError: if no cell has ended yet.
-    """
+    """Reads the rows of a study."""
     if not path.is_file():
         raise FileNotFoundError(f"no rows at {path}: run the study first")
     return pd.DataFrame(pq.read_table(path).to_pylist())

@@ -26,19 +26,14 @@ from alignopsd_trl.common.files import full_disk_named, write_json
 from alignopsd_trl.launch.machine import processes_of
 from alignopsd_trl.records import write_records
 from alignopsd_trl.runs.owned import owned
-from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.rows import ROWS, collect
-from alignopsd_trl.study.spec import Study, StudyError
+from alignopsd_trl.study.spec import Cell, Study, StudyError
 
 _PERIOD = 0.1  # seconds between two looks at the cells' processes
 
 
 def split_cores(processes: int) -> list[list[int]]:
-    """Divides the cores that this process may use into ``processes`` contiguous parts.
-
-    Raises:
-        StudyError: if there are fewer cores than processes.
-    """
+    """Divides the cores that this process may use into ``processes`` contiguous parts."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if processes > len(cores):
         raise StudyError(f"processes={processes}, but there are {len(cores)} cores; use at most {len(cores)}")
@@ -102,7 +97,6 @@ def run_study(study: Study, cells: Sequence[Cell]) -> dict[Path, str]:
 
 
 def save_rows(study: Study, cells: Sequence[Cell], errors: dict[Path, str]) -> None:
-    """Writes the rows of all cells that ended, in one step."""
     if rows := collect(cells, errors):
         with full_disk_named(study.output, ROWS), owned("study", study.output / ROWS):
             write_records(study.output / ROWS, rows)

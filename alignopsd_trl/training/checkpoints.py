@@ -19,7 +19,12 @@ from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.rollout.sampler import SamplerDown
-from alignopsd_trl.runs.checkpoints import (
+from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
+from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
+from alignopsd_trl.runs.owned import begin, note
+from alignopsd_trl.runs.provenance import configuration_of
+from alignopsd_trl.runs.sizes import write_sizes
+from alignopsd_trl.runs.state import (
     LIST_FILE,
     MARK,
     PREFIX,
@@ -29,11 +34,6 @@ from alignopsd_trl.runs.checkpoints import (
     load_state,
     save_state,
 )
-from alignopsd_trl.runs.configuration import configuration_of
-from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
-from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
-from alignopsd_trl.runs.owned import begin, note
-from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.skills.turn_texts import PrivilegedError
 from alignopsd_trl.training.phases import Phases, Seconds
 
@@ -52,9 +52,6 @@ class Checkpoints(TrainerCallback):
     """Writes a run's own state into its checkpoints, and verifies that loss, gradients and weights are finite.
 
     Args:
-        output_dir: the run's output folder.
-        policy: the policy whose weights are saved.
-        seconds: of the run so far.
         failed: share of failed episodes over the last rounds.
     """
 
@@ -70,7 +67,6 @@ class Checkpoints(TrainerCallback):
         self._resumed: tuple[int, str] | None = None  # update and folder's name
 
     def saw_loss(self, loss: torch.Tensor) -> None:
-        """Records the loss of a micro-batch."""
         self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **also: Any) -> None:
@@ -155,9 +151,6 @@ def whole_model(trainer: Any, output_dir: str | None, internal: bool) -> Generat
     Args:
         output_dir: as `save_model` takes it; by default the trainer's.
         internal: whether transformers asks, for a checkpoint or at the end.
-
-    Raises:
-        RunStopped: if the weights are not finite; they are not saved.
     """
     args = trainer.args
     if not weights_are_finite(trainer.model):

@@ -117,10 +117,7 @@ def line(place: str, logs: Mapping[str, Any], curve: Sequence[Interval], episode
     """Returns the line of one round.
 
     Args:
-        place: number of the update, of all updates.
-        logs: numbers of the round.
         curve: success of all rounds so far, this one last; the score where success is unknown.
-        episodes: number of episodes behind the success.
         width: columns before the warnings wrap to the next line; no limit if `None`.
     """
     change = percent(curve[-1].value - curve[0].value, "+6")
@@ -195,7 +192,6 @@ def show_note(text: str) -> None:
 
 
 def wrapped(before: str, text: str, width: int | None) -> str:
-    """Appends a text to a prefix; the text wraps where a terminal is too narrow."""
     if width is None or len(before + text) <= width:
         return before + text
     below = " " * (len(before) if len(before) <= width // 2 else 11)

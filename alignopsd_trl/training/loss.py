@@ -31,10 +31,6 @@ class Update(TrainerCallback):
     nothing to the gradient leaves the weights as they are; the optimiser's momentum would move them on. With
     ``scale_steps`` a step is as long as the share of its tokens that add to it. DeepSpeed's engine steps by itself.
 
-    Args:
-        policy: computes TRL's loss.
-        drift: measures the policy's drift from the log-probs.
-
     Attributes:
         taught: tokens of this step's rows that add to the gradient, and all its tokens, on this process.
         share: of this step's tokens, on all processes, that add to the gradient.
@@ -154,13 +150,7 @@ def drift_numbers(sums: torch.Tensor) -> dict[str, float]:
 
 
 class Drift(TrainerCallback):
-    """Logs ``drift/step_<n>/...`` for the n-th optimiser step of each round, where a round has several.
-
-    Args:
-        config: has the clip range and the steps of a round.
-        processes: all processes, whose tokens are counted together.
-        recorder: logs the numbers.
-    """
+    """Logs ``drift/step_<n>/...`` for the n-th optimiser step of each round, where a round has several."""
 
     def __init__(self, config: AlignOPSDConfig, processes: ProcessGroup, recorder: Recorder):
         self._processes, self._recorder, self._steps = processes, recorder, config.steps_per_round

@@ -34,10 +34,7 @@ class Panels:
     """Plays a trainer's evaluations.
 
     Args:
-        policy: the policy to evaluate.
-        samplers: make the policy's sampler.
         seconds: wall seconds of the run, to which evaluations add theirs.
-        trained: the training dataset.
     """
 
     policy: TrainedPolicy

@@ -1,16 +1,25 @@
-"""The parts of a trainer, made in the order in which they need each other."""
+"""Checks a trainer's arguments before its weights are loaded, and makes its parts, in the order in which they need each
+other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
-from alignopsd_trl.checks.trainer import shares_prefixes
+from alignopsd_trl.checks.intended import Intended, check
+from alignopsd_trl.checks.trainer import adapted, check_made, checked_rewards, shares_prefixes
 from alignopsd_trl.common import strategies
+from alignopsd_trl.common.cores import use_what_is_left
+from alignopsd_trl.common.models import resolve_model
+from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.adapters import AdaptedEnvironment
+from alignopsd_trl.methods import get_method
 from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.runs.folder import LOG_FILE
 from alignopsd_trl.runs.health import FailedShare
@@ -18,22 +27,73 @@ from alignopsd_trl.sampling.backend import Backend, Samplers
 from alignopsd_trl.sampling.trl_engine import EngineBackend, OwnBackend
 from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
-from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
-from alignopsd_trl.skills.turn_texts import TurnTexts
+from alignopsd_trl.skills import CONTEXT, SkillSpec, load_skills, skill_source
+from alignopsd_trl.skills.turn_texts import SourceSpec, TurnTexts, load_source
 from alignopsd_trl.training.checkpoints import Checkpoints
-from alignopsd_trl.training.console import Lines
-from alignopsd_trl.training.log import LogFile
+from alignopsd_trl.training.console import Lines, show_note
 from alignopsd_trl.training.loss import Drift, Update
 from alignopsd_trl.training.order import WholeRounds
 from alignopsd_trl.training.panels import Panels
 from alignopsd_trl.training.phases import Phases, Seconds, Status
-from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
-from alignopsd_trl.training.rewards import RewardCheck, Rewards
+from alignopsd_trl.training.recorder import LogFile, Recorder, SecondsOfRounds
+from alignopsd_trl.training.rewards import RewardCheck, Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.training.scorer import Scorer
-from alignopsd_trl.training.trl_construction import initial_weights, loaded_whole
+from alignopsd_trl.training.trl_construction import initial_weights, loaded_whole, settle
 from alignopsd_trl.training.trl_policy import TrainedPolicy, TrainerLog
 from alignopsd_trl.training.turn_rows import RowMaker
+
+
+def check_arguments(
+    model: Any,
+    args: AlignOPSDConfig | None,
+    environment_factory: Any,
+    train_dataset: Any,
+    eval_dataset: Any,
+    skill_bank: SkillSpec | None,
+    encoder: Any,
+    reward_funcs: Callable | list[Callable] | None,
+    privileged: SourceSpec | None,
+    tools: list[Callable] | None,
+    **more: Any,
+) -> tuple[Intended, Any, list[Any], RewardCheck]:
+    """Checks a trainer's arguments, and settles what they leave open. Returns all that `checks` knows of, in this
+    package's convention, the evaluation dataset, and the reward functions with the check of their values.
+
+    Args:
+        more: of `Intended`, about what TRL makes by itself.
+
+    Raises:
+        TypeError, ValueError: as `AlignOPSDTrainer`.
+    """
+    model = resolve_model(model) if isinstance(model, str) else model
+    args = args if args is not None else AlignOPSDConfig(f"{Path(str(model)).name}-AlignOPSD")
+    if not isinstance(args, AlignOPSDConfig):
+        raise TypeError(f"args must be an AlignOPSDConfig, got {type(args).__name__}")
+    if args.device.type == "cpu" and (told := use_what_is_left()):
+        show_note(told)
+    source = args.privileged if privileged is None else privileged
+    source = None if source is None else load_source(source)
+    args.privileged = None if source is None else source.name
+    method = get_method(args.method)(args)
+    factory, train_dataset, eval_dataset = adapted(environment_factory, tools, train_dataset, eval_dataset, args)
+    if skill_bank is None and source is None and CONTEXT in (getattr(train_dataset, "column_names", None) or ()):
+        skill_bank = CONTEXT
+    own, reward_check = checked_rewards(factory, reward_funcs, args), RewardCheck()
+    run = Intended(args, method, model, train_dataset, skill_bank, encoder, factory=factory, privileged=source)
+    run = replace(run, own_environment=not isinstance(factory, AdaptedEnvironment), rewards=bool(own), **more)
+    check(run)
+    return run, eval_dataset, [reward_check.wrap(one) for one in (environment_reward, *own)], reward_check
+
+
+def check_loaded(trainer: Any) -> ProcessGroup:
+    """Checks what a trainer has loaded, prints notes about it, and returns the processes that train."""
+    settle(trainer)
+    processes = ProcessGroup(trainer.accelerator)
+    for note in check_made(trainer, processes):
+        if processes.process == 0:
+            show_note(note)
+    return processes
 
 
 @dataclass(frozen=True)
@@ -67,15 +127,14 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
 
     Args:
         trainer: after TRL's part of its construction, with its method, factory, texts of turns and processes.
-        skill_bank, encoder: as the trainer takes them.
-        reward_check: verifies the values of the trainer's reward functions.
     """
     args, tokenizer, processes = trainer.args, trainer.processing_class, trainer.processes
     policy, log = TrainedPolicy(trainer), TrainerLog(trainer)
     seconds, failed = Seconds(), FailedShare(args.max_failed_share)
     status = Status(args, processes, policy, seconds)
     phases = Phases(status.show_phase)
-    encoder = _encoder(trainer, encoder)
+    with loaded_whole():
+        encoder = None if encoder is None else load_encoder(encoder, device=trainer.accelerator.device)
     names = getattr(trainer.train_dataset, "column_names", None) or ()
     bank = None if skill_bank is None else load_skills(skill_bank, encoder, names)
     teacher = _teacher_weights(trainer)
@@ -96,7 +155,8 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
     recorder = Recorder(args, processes, tokenizer, log)
     functions = trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights
     rewards = Rewards(policy, *functions, reward_check, rollouts, processes, log)
-    drift = Drift(args, processes, recorder)
+    drift, later = Drift(args, processes, recorder), trainer.privileged
+    texts = later is not None and trainer.method.needs_teacher
     return Parts(
         skill_bank=bank,
         encoder=encoder,
@@ -108,7 +168,7 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
         samplers=samplers,
         recorder=recorder,
         rewards=rewards,
-        texts=_turn_texts(trainer),
+        texts=TurnTexts(later, tokenizer, args.skill_budget) if texts else None,
         scorer=Scorer(
             policy,
             PolicyScorer(trainer),
@@ -139,17 +199,6 @@ def callbacks_of(parts: Parts) -> list[TrainerCallback]:
     rounds = [WholeRounds(args.steps_per_round), SecondsOfRounds(recorder, parts.phases, args.steps_per_round)]
     taught = [] if parts.teacher_weights is None else [parts.teacher_weights]
     return [*rounds, *shown, parts.checkpoints, update.drift, update, *taught]
-
-
-def _encoder(trainer: Any, encoder: Any) -> Any:
-    with loaded_whole():
-        return None if encoder is None else load_encoder(encoder, device=trainer.accelerator.device)
-
-
-def _turn_texts(trainer: Any) -> TurnTexts | None:
-    if trainer.privileged is None or not trainer.method.needs_teacher:
-        return None
-    return TurnTexts(trainer.privileged, trainer.processing_class, trainer.args.skill_budget)
 
 
 def _teacher_weights(trainer: Any) -> TeacherWeights | None:

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class Phases:
-    """Adds up wall seconds per named phase. Phases may nest; the time of an inner phase counts for it alone.
-
-    Args:
-        entered: function of the name of each phase that begins.
-    """
+    """Adds up wall seconds per named phase. Phases may nest; the time of an inner phase counts for it alone."""
 
     clock = staticmethod(time.perf_counter)
 
@@ -46,7 +42,6 @@ class Phases:
 
     @property
     def current(self) -> str | None:
-        """The innermost open phase."""
         return self._open[-1] if self._open else None
 
     def take(self) -> dict[str, float]:
@@ -97,12 +92,7 @@ class Seconds:
 
 @dataclass(eq=False)
 class Status:
-    """The line of the console beside the bars of rollouts.
-
-    Args:
-        policy: knows the current update and the number of updates.
-        seconds: of the run so far.
-    """
+    """The line of the console beside the bars of rollouts."""
 
     config: AlignOPSDConfig
     processes: ProcessGroup

@@ -1,4 +1,4 @@
-"""Records rounds: numbers for the log, samples, trackers' tables and files of trajectories."""
+"""Records rounds: numbers for the log, samples and files of trajectories."""
 
 from __future__ import annotations
 
@@ -12,23 +12,58 @@ import numpy as np
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
-from alignopsd_trl.common.files import full_disk_named
+from alignopsd_trl.common.files import full_disk_named, json_line
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.methods import Credit
 from alignopsd_trl.records import TokenTexts, merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout.conversations import note_of_breaks
 from alignopsd_trl.rollout.metrics import conversation_metrics, privileged_metrics, rollout_metrics
+from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.health import Decay
+from alignopsd_trl.runs.state import RUN_FILE
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.order import round_ends
 from alignopsd_trl.training.phases import Phases
-from alignopsd_trl.training.round import Round
-from alignopsd_trl.training.trackers import send_table, table_rows
-from alignopsd_trl.turns import Trajectory
+from alignopsd_trl.turns import Trajectory, TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.training.trl_policy import TrainerLog
+
+
+@dataclass(frozen=True)
+class Round:
+    """A played round with its credit.
+
+    Attributes:
+        number: number of rounds before it.
+        update: number of optimiser steps before it.
+        replays: the means to replay its episodes while the weights are fixed.
+    """
+
+    number: int
+    update: int
+    trajectories: Sequence[Trajectory]
+    batch: TurnBatch
+    credit: Credit
+    replays: Replays
+
+    def callbacks(self, every: Sequence[TrainerCallback]) -> list[RoundCallback]:
+        return [one for one in every if isinstance(one, RoundCallback) and one.listens(self.number)]
+
+
+class RoundCallback(TrainerCallback):
+    """A callback that a trainer also hands its rounds to, on every process, while the weights are fixed."""
+
+    def listens(self, number: int) -> bool:
+        """Returns whether it wants the round with this number (rounds before it)."""
+        return True
+
+    def on_round(self, args: AlignOPSDConfig, played: Round) -> Mapping[str, float]:
+        """Returns numbers for the log."""
+        return {}
+
 
 GAP_OF_WON = "teacher/gap_of_won_turns"
 LOST_GAP = 0.01  # nats a token that the gap of won turns lies below 0, and below the first rounds, before a warning
@@ -39,10 +74,7 @@ class Recorder:
     """Records rounds.
 
     Args:
-        config: says what is recorded, and where.
         processes: of the run; logged numbers are means over them.
-        tokenizer: decodes tokens.
-        log: the trainer's log.
     """
 
     config: AlignOPSDConfig
@@ -66,11 +98,6 @@ class Recorder:
         return reduced
 
     def record(self, played: Round, run_id: str | None, counters: Mapping[str, float]) -> None:
-        """Records a round.
-
-        Args:
-            counters: the environments' counters.
-        """
         ordinary, privileged = ([one for one in played.trajectories if one.privileged is own] for own in (False, True))
         found = rollout_metrics(ordinary) | played.credit.metrics | privileged_metrics(privileged) | gap_of_won(played)
         if self.config.history == "conversation":
@@ -80,8 +107,6 @@ class Recorder:
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
         self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
-        if self.processes.process == 0:
-            self._send(played, values)
         if self.config.save_trajectories:
             self._write(played, run_id)
 
@@ -94,13 +119,6 @@ class Recorder:
                 show_note(
                     f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
                 )
-
-    def _send(self, played: Round, values: Sequence[float]) -> None:
-        trace = played.credit.trace
-        columns = {"credit": values} | {name: trace[name] for name in ("weight", "span") if name in trace}
-        rows = table_rows(played.trajectories, columns, played.update)
-        trackers: Any = self.config.report_to  # a list, once a configuration is made
-        send_table(rows, played.update, trackers, self.log.callbacks)
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Prints once the remedy for a chat template that keeps the turns of a dialogue from sharing a row."""
@@ -149,3 +167,19 @@ def gap_of_won(played: Round) -> dict[str, float]:
     won = [turn.row for one in played.trajectories if one.won for turn in one.turns if turn.row is not None]
     found = [gaps[row] for row in won if gaps is not None and gaps[row] is not None]
     return {GAP_OF_WON: float(np.concatenate(found).mean(dtype=np.float64))} if found else {}
+
+
+class LogFile(TrainerCallback):
+    """Writes every logged number, one JSON object an update, to a file that a resumed run continues."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+            return
+        if not (self._path.parent / RUN_FILE).is_file():  # an evaluation before there is a run
+            return
+        line = json_line({"step": state.global_step, **logs})
+        with full_disk_named(self._path.parent, self._path.name), self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")

@@ -40,9 +40,6 @@ class Rewards:
     Args:
         policy: calls the reward functions through TRL's own path.
         functions, names, weights: of the reward functions, in TRL's order.
-        check: verifies the values that the functions return.
-        rollouts: know which environments played.
-        log: shows rewards.
     """
 
     policy: TrainedPolicy

@@ -22,8 +22,8 @@ from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import Reader, reader_for
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import AnySampler, Sampler
-from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
+from alignopsd_trl.runs.state import last_good
 from alignopsd_trl.sampling.backend import HandOver
 from alignopsd_trl.skills.turn_texts import reserved_tokens
 from alignopsd_trl.training.console import show_note
@@ -74,11 +74,6 @@ class Rollouts:
     """Plays episodes on environments, which it opens at the first need.
 
     Args:
-        factory: makes environments.
-        config: has batch sizes, prompts and limits.
-        tokenizer, end_ids: of the policy.
-        processes: all processes, which play at the same time.
-        skills: give the privileged text of a task.
         failed: share of failed episodes that ends a run.
         save: writes a checkpoint of an update, for a run that must end before its next one.
         beyond: returns a text about the run's time after the current rollouts.
@@ -166,7 +161,6 @@ class Rollouts:
         return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:
-        """Makes the `Replays` of a round on this process."""
         seed = 1_000_003 * self.processes.process + number
         return Replays(self.training_player(sampler, method), self.slots, seed)
 

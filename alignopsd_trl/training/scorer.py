@@ -34,13 +34,9 @@ class Scorer:
     """Scores one policy's responses under its views.
 
     Args:
-        trained: the policy in training.
         policy: scores with the policy's weights.
         reference: scores with the weights of the loss's reference term; `None` without such a term.
         privileged: scores with the teacher's weights; `None` if the policy itself is the teacher.
-        encoder: encodes reasoning traces.
-        processes: all processes, which score at the same time.
-        phases: count the seconds.
         shared: whether a prompt may be encoded once for several responses.
     """
 
@@ -92,11 +88,7 @@ class Scorer:
         return batch
 
     def student(self, batch: TurnBatch, prefixes: PrefixCache | None) -> torch.Tensor:
-        """Returns the policy's log-probs ``(M, L)``: those from sampling where scoring gives the same, else scores.
-
-        Args:
-            prefixes: the sampler's prompt cache.
-        """
+        """Returns the policy's log-probs ``(M, L)``: those from sampling where scoring gives the same, else scores."""
         if not self.trained.scores_as_sampled:
             return self.own(batch, prefixes=prefixes)
         found = batch.sampling_log_probs()
@@ -115,7 +107,6 @@ class Scorer:
         """Scores responses under their own prompts.
 
         Args:
-            reference: whether the reference scores, in place of the policy.
             among: ``(M,)`` bool, the turns to score; by default all that something reads.
 
         Returns:

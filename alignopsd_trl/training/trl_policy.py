@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,7 +51,6 @@ class TrainedPolicy:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The current model."""
         return self._trainer.model
 
     @property
@@ -93,7 +92,6 @@ class TrainedPolicy:
         return strategies.gradient_norm(self._trainer.accelerator, self._trainer.model_wrapped)
 
     def save_checkpoint(self) -> None:
-        """Writes a checkpoint of the current weights."""
         self._trainer._save_checkpoint(self.model, trial=None)
 
     def sampling_columns(self, batch: TurnBatch, log: Callable[[Mapping[str, float]], Any]) -> Rows:
@@ -188,13 +186,7 @@ class TrainerLog:
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
 
-    @property
-    def callbacks(self) -> Sequence[Any]:
-        """The trainer's callbacks, among them the trackers."""
-        return self._trainer.callback_handler.callbacks
-
     def value(self, mode: str, name: str, value: float) -> None:
-        """Adds a number to the next line of ``train`` or ``eval``; a line prints means."""
         self._trainer._metrics[mode][name].append(value)
 
     def samples(self, column: str, values: list[Any]) -> None:
@@ -203,7 +195,6 @@ class TrainerLog:
         log[column].extend(values)
 
     def reward_samples(self, name: str, values: list[float]) -> None:
-        """Extends the column of a reward function."""
         log: Any = self._trainer._logs
         log["rewards"][name].extend(values)
 

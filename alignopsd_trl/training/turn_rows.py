@@ -149,8 +149,6 @@ class RowMaker:
     """Makes TRL's rows from a batch and its credit, equally many on each process.
 
     Args:
-        pad_id, end_id: of the tokenizer.
-        policy: the policy whose update reads the rows.
         recorder: logs the difference of the sampler's log-probs from the policy's.
     """
 

@@ -44,9 +44,8 @@ def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
     Raises:
         ValueError: for fewer than two runs.
     """
-    from alignopsd_trl.viewer.comparing import compare
     from alignopsd_trl.viewer.page import compare_page
-    from alignopsd_trl.viewer.run import read_run
+    from alignopsd_trl.viewer.run import compare, read_run
 
     return compare_page(compare([read_run(run) for run in runs]))
 

@@ -11,10 +11,8 @@ import gzip
 import html
 import json
 import os
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +23,27 @@ from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.viewer.run import Run, step_content
 
 _ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.viewer", "assets"), autoescape=True)
-_BLOB = re.compile(r"(?:step|tokens)-(-?\d{1,9})(?:-\d{1,9})?")
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page that can be shown in a notebook, saved, or served.
+    """A page, the document ``html``, that can be shown in a notebook or saved."""
 
-    Attributes:
-        html: makes the whole document with all steps.
-        head: makes the document for a server, which loads steps one by one.
-        blob: name -> gzipped JSON of a step (``step-NUMBER``) or of a task's token columns (``tokens-STEP-NUMBER``);
-            `None` if there is none of this name.
-    """
-
-    html: Callable[[], str]
-    head: Callable[[], str]
-    blob: Callable[[str], bytes | None] = field(default=lambda name: None)
+    html: str
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Writes the self-contained file atomically."""
         with owned("view", Path(path)):
-            return write_bytes(path, self.html().encode())
+            return write_bytes(path, self.html.encode())
 
     def show(self, height: int = 900) -> Any:
         """Shows the page in a notebook's cell, ``height`` pixels high."""
         from IPython.display import HTML
 
-        frame = f'<iframe style="width:100%;height:{height}px;border:0" srcdoc="{html.escape(self.html())}"></iframe>'
+        frame = f'<iframe style="width:100%;height:{height}px;border:0" srcdoc="{html.escape(self.html)}"></iframe>'
         return HTML(frame)
 
 
 def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
-    """Makes the page of one run; see `alignopsd_trl.viewer.view_run`."""
     chosen = run.steps if steps is None else list(steps)
     missing = sorted(set(chosen) - set(run.steps))
     if missing:
@@ -75,23 +61,15 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
         "task": task,
     }
 
-    @lru_cache(maxsize=1)
-    def blobs(step: int) -> dict[str, bytes]:
-        found, tokens = step_content(run, step), {}
+    coded = []
+    for step in chosen:
+        found = step_content(run, step)
         for number, one in enumerate(found["tasks"]):
             if taken := _taken_tokens(one):
-                one["tokens"], tokens[f"tokens-{step}-{number}"] = True, _packed(taken)
-        return {f"step-{step}": _packed(found)} | tokens
-
-    def blob(name: str) -> bytes | None:
-        found = _BLOB.fullmatch(name)
-        return blobs(int(found[1])).get(name) if found and int(found[1]) in chosen else None
-
-    def whole() -> str:
-        coded = [(name, base64.b64encode(one).decode()) for step in chosen for name, one in blobs(step).items()]
-        return _render("view.js", run.name, head | {"served": False}, coded)
-
-    return Page(whole, lambda: _render("view.js", run.name, head | {"served": True}, []), blob)
+                one["tokens"] = True
+                coded.append((f"tokens-{step}-{number}", _packed(taken)))
+        coded.append((f"step-{step}", _packed(found)))
+    return _render("view.js", run.name, head, coded)
 
 
 def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -106,20 +84,17 @@ def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def compare_page(comparison: dict[str, Any]) -> Page:
-    """Makes the page of several runs; see `alignopsd_trl.viewer.compare_runs`."""
-    whole = partial(_render, "compare.js", " against ".join(comparison["names"][::-1]), comparison, [])
-    return Page(whole, whole)
+    return _render("compare.js", " against ".join(comparison["names"][::-1]), comparison, [])
 
 
-def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> str:
+def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> Page:
     scripts = [_asset(name) for name in ("draw.js", "terms.js", script)]
-    return _ENVIRONMENT.get_template("page.html.jinja").render(
-        title=title, style=_asset("view.css"), scripts=scripts, head=_json(head).replace("<", "\\u003c"), blobs=blobs
-    )
+    inert, page = _json(head).replace("<", "\\u003c"), _ENVIRONMENT.get_template("page.html.jinja")
+    return Page(page.render(title=title, style=_asset("view.css"), scripts=scripts, head=inert, blobs=blobs))
 
 
-def _packed(value: Any) -> bytes:
-    return gzip.compress(_json(value).encode(), compresslevel=6, mtime=0)
+def _packed(value: Any) -> str:
+    return base64.b64encode(gzip.compress(_json(value).encode(), compresslevel=6, mtime=0)).decode()
 
 
 def _asset(name: str) -> str:

@@ -16,8 +16,7 @@ pytest.importorskip("matplotlib", reason='pip install "alignopsd-trl[studies]"')
 from alignopsd_trl import analysis
 from alignopsd_trl.analysis.__main__ import main
 from alignopsd_trl.analysis.drawing import smoothed
-from alignopsd_trl.analysis.operations import Operation, operations
-from alignopsd_trl.analysis.temporal_mismatch import matched_turns
+from alignopsd_trl.analysis.temporal_mismatch import Operation, matched_turns, operations
 from alignopsd_trl.analysis.training_dynamics import by_step
 from alignopsd_trl.common.statistics import clustered_ratio
 

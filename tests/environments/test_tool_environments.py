@@ -33,11 +33,10 @@ from alignopsd_trl.common.files import plain
 from alignopsd_trl.environments import Failure, Opening, Step, TaskPanel
 from alignopsd_trl.environments.adapters import ToolEnvironment, row_id
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.launch.screens import closing
+from alignopsd_trl.launch.running import closing
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.training.rewards import RewardError
-from alignopsd_trl.viewer.comparing import paired
-from alignopsd_trl.viewer.run import episode_curves
+from alignopsd_trl.viewer.run import episode_curves, paired
 
 
 def texts_of(plans: list[Plan]) -> list[list[str]]:

@@ -10,9 +10,10 @@ import torch
 from fakes.servers import Fault, ScriptedServer, acting, make_served, same
 from launching import TESTS, run_script
 
+from alignopsd_trl.experimental.server import PATIENCE
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout.sampler import SamplerDown
-from alignopsd_trl.runs.checkpoints import whole_checkpoints
+from alignopsd_trl.runs.state import whole_checkpoints
 
 
 def uneven(body: dict[str, Any]) -> float:
@@ -20,9 +21,9 @@ def uneven(body: dict[str, Any]) -> float:
     return 0.02 * (body["seed"] % 4)
 
 
-def played(folder: Path, server: ScriptedServer, options: Any = (), **config: Any) -> Any:
+def played(folder: Path, server: ScriptedServer, **config: Any) -> Any:
     """A trainer after two rounds."""
-    trainer = make_served(folder, server, max_steps=2, self_check=False, **config, **dict(options))
+    trainer = make_served(folder, server, max_steps=2, self_check=False, **config)
     trainer.train()
     return trainer
 
@@ -32,11 +33,12 @@ def as_text(ids: list[int]) -> str:
 
 
 @pytest.mark.full
-def test_order_and_number_of_requests_change_nothing(tmp_path: Path) -> None:
+def test_order_and_number_of_requests_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(acting) as quick, ScriptedServer(acting, uneven) as slow, ScriptedServer(acting) as third:
         plain = played(tmp_path / "plain", quick)
         assert same(plain, played(tmp_path / "slow", slow))
-        assert same(plain, played(tmp_path / "one", third, options={"vllm_requests_in_flight": 1}))
+        monkeypatch.setitem(PATIENCE, "in_flight", 1)
+        assert same(plain, played(tmp_path / "one", third))
         assert slow.most > 4 and third.most == 1
         assert plain.pushes == [0, 1], "each process asks by itself, but weights are pushed together, once a round"
         asked = [tuple(body["prompt"]) + (body["seed"],) for body in quick.bodies]
@@ -65,9 +67,12 @@ def test_a_server_that_comes_back_within_the_round_costs_nothing(tmp_path: Path)
         assert same(played(tmp_path / "plain", well), played(tmp_path / "away", away))
 
 
-def test_a_request_that_fails_for_good_costs_its_episode_and_is_recorded(tmp_path: Path) -> None:
+def test_a_request_that_fails_for_good_costs_its_episode_and_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ScriptedServer(acting, fault=lambda body, before: Fault.ERROR if body["seed"] % 7 == 0 else None) as server:
-        trainer = played(tmp_path, server, save_trajectories=True, options={"vllm_request_tries": 2})
+        monkeypatch.setitem(PATIENCE, "tries", 2)
+        trainer = played(tmp_path, server, save_trajectories=True)
         poisoned = {body["seed"] for body in server.bodies if body["seed"] % 7 == 0}
     frame = read_records(tmp_path / "trajectories")
     failed = frame[frame.stop == "environment error"].drop_duplicates(["step", "task_id", "rollout"])

@@ -17,8 +17,10 @@ from fakes.toy import build_tokenizer, toy_response
 from fakes.trainers import DEFAULTS, Watched, make_trainer
 
 from alignopsd_trl.experimental.config import ContinuousConfig
-from alignopsd_trl.experimental.server import ServerBackend
+from alignopsd_trl.experimental.server import PATIENCE, ServerBackend
 from alignopsd_trl.experimental.trainer import ContinuousTrainer
+
+PATIENCE["backoff"] = 0.01  # seconds
 
 
 class Fault:
@@ -61,7 +63,7 @@ class Served(Watched, ContinuousTrainer):
 
 def served_config(folder: Path, server: ScriptedServer, **options: Any) -> ContinuousConfig:
     """A configuration for `Served`: vLLM is switched off again, since TRL would join its server."""
-    settings = {"vllm_mode": "server", "vllm_request_backoff": 0.01, "vllm_server_timeout": 30.0}
+    settings = {"vllm_mode": "server", "vllm_server_timeout": 30.0}
     settings |= {"vllm_server_base_url": server.address}
     config = ContinuousConfig(str(folder), **DEFAULTS | settings | options)
     config.use_vllm = False

@@ -23,7 +23,7 @@ from alignopsd_trl import cli
         (["trian"], "no command 'trian'; did you mean 'train'?"),
         (["view", "/no/such"], "alignopsd view: "),
         (["view", "/no/such", "/nor/this"], "alignopsd view: "),
-        (["view", "a", "b", "--serve"], "are for one run; name one"),
+        (["view", "a", "b", "--step", "1"], "are for one run; name one"),
         (["push", "/no/such"], "alignopsd push: name a REPOSITORY"),
         (["push", "/no/such", "me/mine"], "alignopsd push: "),
         (["analyse", "dynamics", "/no/such"], "alignopsd analyse: "),

@@ -14,11 +14,10 @@ from trl import ModelConfig
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments
+from alignopsd_trl.launch.job import memory_facts
 from alignopsd_trl.launch.machine import Launch
-from alignopsd_trl.launch.memory import GIB, estimate
-from alignopsd_trl.launch.plan import memory_facts
+from alignopsd_trl.launch.memory import GIB, estimate, loading, published, shape_of
 from alignopsd_trl.launch.presets import BACKBONES
-from alignopsd_trl.launch.shapes import loading, published, shape_of
 
 ROOT = Path(__file__).parents[2]
 

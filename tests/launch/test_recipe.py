@@ -19,10 +19,9 @@ from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import differences_from_preset, parse
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import encoder_bytes, estimate
+from alignopsd_trl.launch.memory import Loading, backbone, encoder_bytes, estimate
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 from alignopsd_trl.launch.running import opening_facts
-from alignopsd_trl.launch.shapes import Loading, backbone
 from alignopsd_trl.recipes import webshop_3b
 from alignopsd_trl.scoring.prefix_cache import SEVERAL, CacheLimits, cache_limits
 

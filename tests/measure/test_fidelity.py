@@ -22,8 +22,7 @@ from fakes.corridor import (
 from alignopsd_trl.common import statistics
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, reliability
-from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
+from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, measured_rows, reliability, turn_table, turns_of
 from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods import Credit, grpo
@@ -38,7 +37,7 @@ from alignopsd_trl.rollout.monte_carlo.rollouts import (
     worth_measuring,
 )
 from alignopsd_trl.rollout.monte_carlo.tree import Tree, back_up, turn_advantages
-from alignopsd_trl.training.round import Round
+from alignopsd_trl.training.recorder import Round
 from alignopsd_trl.turns import TurnBatch
 
 

@@ -19,7 +19,7 @@ from fakes.trainers import make_trainer
 from alignopsd_trl.measure import measurement
 from alignopsd_trl.measure.commands import measure as command
 from alignopsd_trl.measure.commands import run_measure as main
-from alignopsd_trl.measure.policy import ModelScorer
+from alignopsd_trl.measure.setup import ModelScorer
 from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.measure.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit

@@ -18,7 +18,7 @@ from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.measure import tune
 from alignopsd_trl.measure.commands import run_measure as main
-from alignopsd_trl.measure.lift import EVERYTHING, successes
+from alignopsd_trl.measure.metrics import EVERYTHING, successes
 from alignopsd_trl.measure.tune import advise, yaml_text
 
 

@@ -19,7 +19,7 @@ from trl.experimental.sdft.loss_utils import compute_divergence
 
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
-from alignopsd_trl.training.round import Round
+from alignopsd_trl.training.recorder import Round
 from alignopsd_trl.training.turn_rows import live_rows
 
 OPTIONS: dict[str, Any] = {

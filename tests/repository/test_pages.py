@@ -68,8 +68,7 @@ def test_the_log_and_the_records_have_what_the_pages_explain(tmp_path: Path, mon
 
 
 def test_the_study_of_ones_own_is_planned(own_folder: Path) -> None:
-    from alignopsd_trl.study.planning import plan
-    from alignopsd_trl.study.spec import read_study
+    from alignopsd_trl.study.spec import plan, read_study
 
     cells = plan(read_study("study.yaml"))
     assert [cell.line.method for cell in cells] == ["vanilla", "grpo", "align_opsd"]

@@ -15,9 +15,8 @@ from safetensors.torch import save_file
 
 from alignopsd_trl.common.files import full_disk_named, json_lines, whole_json, write_json
 from alignopsd_trl.records import read_records, write_records
-from alignopsd_trl.runs.checkpoints import damage, list_files
 from alignopsd_trl.runs.folder import RunFolder
-from alignopsd_trl.runs.state import RunFolderError
+from alignopsd_trl.runs.state import RunFolderError, damage, list_files
 
 STATE = {"step": 3, "exp_avg": torch.arange(40.0)}
 MADE: dict[str, Callable[[Path], Any]] = {

@@ -13,8 +13,8 @@ from fakes.toy import ToyEnvironment
 from fakes.trainers import make_trainer
 
 from alignopsd_trl.environments.base import Step
-from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_are_finite
+from alignopsd_trl.runs.state import whole_checkpoints
 from alignopsd_trl.training.rewards import RewardCheck, RewardError
 from alignopsd_trl.turns import StopReason, Trajectory
 

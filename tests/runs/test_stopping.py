@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.runs.readers import outlives_its_readers
+from alignopsd_trl.launch.errors import outlives_its_readers
 
 WAITS = """
 import sys, time
@@ -74,7 +74,7 @@ def test_a_plan_that_nobody_reads_ends_quietly() -> None:
 def test_a_run_that_nobody_reads_goes_on_and_says_so_once(tmp_path: Path) -> None:
     code = (
         "import pathlib, sys\n"
-        "from alignopsd_trl.runs.readers import outlives_its_readers\n"
+        "from alignopsd_trl.launch.errors import outlives_its_readers\n"
         "with outlives_its_readers('nobody reads it'):\n"
         "    for number in range(5000): print('x' * 80, flush=True)\n"
         f"    pathlib.Path('{tmp_path / 'ended'}').touch()"

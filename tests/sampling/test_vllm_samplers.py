@@ -10,7 +10,7 @@ from fakes.playing import play_rows
 from fakes.toy import ToyEnvironment, build_tokenizer, toy_dataset, toy_response
 
 from alignopsd_trl.environments.base import EnvironmentsDown, Step
-from alignopsd_trl.experimental.vllm import SteppingSampler
+from alignopsd_trl.experimental.trl_colocated import SteppingSampler
 from alignopsd_trl.rollout.sampler import Request, RequestFailed, Response
 from alignopsd_trl.turns import Trajectory
 

@@ -23,12 +23,10 @@ from fakes.toy import build_model, build_tokenizer
 from alignopsd_trl.common.statistics import mean, paired
 from alignopsd_trl.records import write_records
 from alignopsd_trl.study.__main__ import command, main
-from alignopsd_trl.study.figures import difference_figure, sensitivity_figure, training_figure
-from alignopsd_trl.study.planning import plan
-from alignopsd_trl.study.render import matched, render
+from alignopsd_trl.study.render import difference_figure, matched, render, sensitivity_figure, training_figure
 from alignopsd_trl.study.rows import read_rows, task_order, training_columns, weights_checksum
 from alignopsd_trl.study.run import run_study, split_cores
-from alignopsd_trl.study.spec import StudyError, read_study
+from alignopsd_trl.study.spec import StudyError, plan, read_study
 from alignopsd_trl.study.tables import differences_table, reference_entry, results_table
 
 HERE = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ import pytest
 
 from alignopsd_trl.common.files import write_text
 from alignopsd_trl.common.statistics import Interval, share_of_tasks, wilson
-from alignopsd_trl.launch.screens import closing, opening
+from alignopsd_trl.launch.running import closing, opening
 from alignopsd_trl.rollout.metrics import SQUARES
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.training.console import (

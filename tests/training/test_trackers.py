@@ -1,4 +1,4 @@
-"""Trackers: the table of a few trajectories, and what each tracker keeps of a run without any network.
+"""Trackers: what each keeps of a run without any network.
 
 Those whose extra isn't installed are skipped by name: pip install -c constraints.txt -e ".[wandb,trackio,tensorboard]".
 """
@@ -16,46 +16,14 @@ from typing import Any
 import pytest
 from fakes.toy_suite import arguments, save_policy
 
-from alignopsd_trl.training.trackers import MOST_CHARACTERS, MOST_ROWS, markdown, send_table, table_rows
-from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn
-
 ROOT = Path(__file__).parents[2]
 SECRETS = {"HF_TOKEN": "hf_planted-secret-1", "WANDB_API_KEY": "0" * 31 + "planted-2", "MY_KEY": "planted-secret-3"}
-
-
-def episode(task: str, rollout: str, reward: float, turns: int = 2, text: str = "look", **rest: Any) -> Trajectory:
-    made = [Turn(n, "p", [1], [1], [2], "r", Thought(text, ()), "go", True, text) for n in range(1, turns + 1)]
-    return Trajectory({}, task, rollout, reward=reward, turns=made, won=reward > 0, **rest)
-
-
-def test_the_table_shows_the_best_and_the_worst_of_a_task_that_differs() -> None:
-    same = [episode("a", str(number), 1.0) for number in range(4)]
-    differ = [episode("b", str(number), reward) for number, reward in enumerate([0.0, 0.5, 1.0, 0.2, 0.3])]
-    broken = episode("b", "9", -5.0, stop=StopReason.ENVIRONMENT_ERROR)
-    for turn in (turn for one in differ for turn in one.turns):
-        turn.row = 0
-    credit = {"credit": [0.25], "weight": [float("nan")]}
-    rows = table_rows([*same, *differ, broken], credit, 7)
-    assert {row["task"] for row in rows} == {"b"} and [row["rollout"] for row in rows[::2]] == ["2", "1", "3", "0"]
-    assert all(row["credit"] == 0.25 and row["weight"] is None and row["step"] == 7 for row in rows)
-    assert {row["task"] for row in table_rows(same, {}, 0)} == {"a"}
-    assert table_rows([broken], {}, 0) == [] and send_table([], 0, ["wandb"], []) is None
-
-
-def test_the_table_is_capped() -> None:
-    long = [episode("a", str(number), number, turns=60, text="x y\n" * 500) for number in range(8)]
-    rows = table_rows(long, {}, 0)
-    assert len(rows) == MOST_ROWS and max(len(row["observation"]) for row in rows) == MOST_CHARACTERS
-
-
-def test_texts_of_an_environment_are_inert_in_a_table() -> None:
-    text = markdown(["action", "credit"], [["<script>a|b</script>", 0.123456]])
-    assert text.splitlines()[-1] == "| &lt;script&gt;a\\|b&lt;/script&gt; | 0.1235 |"
 
 
 def train(folder: Path, tracker: str, **surroundings: str) -> None:
     """A run of two rounds in a process of its own, in which nothing but loopback can be reached."""
     argv = arguments(folder / "out", save_policy(folder / "policy"), rounds=2, report_to=tracker, evaluate_first=False)
+    argv += ["--log_completions", "True"]
     code = (
         "import socket, sys\n"
         "connect = socket.socket.connect\n"
@@ -86,16 +54,12 @@ def needs(package: str) -> Any:
 
 
 @needs("tensorboard")
-def test_tensorboard_gets_numbers_and_the_table(tmp_path: Path) -> None:
+def test_tensorboard_gets_numbers(tmp_path: Path) -> None:
     train(tmp_path, "tensorboard", TENSORBOARD_LOGGING_DIR=str(tmp_path / "board"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = EventAccumulator(str(tmp_path / "board"), size_guidance={"tensors": 0}).Reload()
     assert [event.step for event in board.Scalars("train/episodes/success")] == [1, 2]
-    tables = board.Tensors("trajectories/text_summary")
-    assert [one.step for one in tables] == [0, 1]
-    text = tables[0].tensor_proto.string_val[0].decode()
-    assert text.startswith("| step | task |") and "credit" in text.splitlines()[0] and len(text.splitlines()) > 3
 
 
 @needs("wandb")
@@ -104,7 +68,7 @@ def test_wandb_gets_numbers_and_the_table_offline(tmp_path: Path) -> None:
     tables = sorted((tmp_path / "wandb").rglob("*.table.json"))
     assert len(tables) == 2
     table = json.loads(tables[0].read_text())
-    assert {"task", "rollout", "turn", "credit", "action", "observation"} <= set(table["columns"]) and table["data"]
+    assert {"step", "prompt", "completion", "advantage"} <= set(table["columns"]) and table["data"]
     assert list((tmp_path / "wandb").rglob("*.wandb"))
 
 

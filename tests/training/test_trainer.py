@@ -25,9 +25,9 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import EnvironmentsDown, Opening, Step, TaskPanel
 from alignopsd_trl.environments.batch import ThreadedBatch
 from alignopsd_trl.records import read_records
-from alignopsd_trl.results.facts import facts_of
-from alignopsd_trl.runs.checkpoints import whole_checkpoints
+from alignopsd_trl.results.card import facts_of
 from alignopsd_trl.runs.health import RunStopped
+from alignopsd_trl.runs.state import whole_checkpoints
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.rewards import reward_figures

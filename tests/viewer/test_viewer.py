@@ -9,12 +9,6 @@ import json
 import math
 import re
 import shutil
-import socket
-import struct
-import threading
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +18,7 @@ from fakes.recorded import RUNS, with_dialogues
 from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.viewer import compare_runs, view_run
 from alignopsd_trl.viewer.__main__ import view as view_command
-from alignopsd_trl.viewer.comparing import paired
-from alignopsd_trl.viewer.run import PANEL, read_run, step_content
-from alignopsd_trl.viewer.serve import make_server
+from alignopsd_trl.viewer.run import PANEL, paired, read_run, step_content
 
 HOSTILE = "</script><script>document.title='owned'</script>\x00\x1b[31m\u2028<img src=x onerror=alert(1)>"
 
@@ -58,7 +50,7 @@ def blobs(page: str) -> list[dict[str, Any]]:
 def test_the_page_holds_what_the_records_hold(run: Path) -> None:
     frame = read_records(run / "trajectories")
     frame = frame[frame.turn.notna()]
-    found = {(step["step"], *key): turn for step in blobs(view_run(run).html()) for key, turn in turns(step).items()}
+    found = {(step["step"], *key): turn for step in blobs(view_run(run).html) for key, turn in turns(step).items()}
     assert len(found) == len(frame) > 10
     for row in frame.to_dict("records"):
         turn = found[row["step"], row["task"], row["rollout"], row["turn"]]
@@ -101,20 +93,20 @@ def test_hostile_texts_stay_data(tmp_path: Path) -> None:
     record |= {"task_text": HOSTILE, "observation": HOSTILE, "thinking": HOSTILE, "action": HOSTILE, "prompt": HOSTILE}
     record |= {"reward": 0.0, "won": False, "score": 0.0, "stop": "done", "action_valid": True}
     write_records(tmp_path / "trajectories" / "step.parquet", [record])
-    html = view_run(tmp_path, task=HOSTILE).html()
+    html = view_run(tmp_path, task=HOSTILE).html
     assert html.count("<script") == html.count("</script") == 5 and "<img" not in html
     assert not set("\x00\x1b\u2028") & set(html)
     hostile = tmp_path / "<script>alert(1)<"
     (hostile / "script>").mkdir(parents=True)  # a folder's name is the page's title
     (tmp_path / "trajectories").rename(hostile / "script>" / "trajectories")
-    assert view_run(hostile / "script>").html().count("<script") == 5
+    assert view_run(hostile / "script>").html.count("<script") == 5
     (hostile / "script>" / "trajectories").rename(tmp_path / "trajectories")
-    html = view_run(tmp_path, task=HOSTILE).html()
+    html = view_run(tmp_path, task=HOSTILE).html
     assert turns(blobs(html)[0])[HOSTILE, "0000", 0]["observation"] == HOSTILE
 
 
 def test_the_file_needs_no_network(run: Path) -> None:
-    html = view_run(run).html()
+    html = view_run(run).html
     assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", html)
     assert "default-src 'none'" in html
 
@@ -158,7 +150,7 @@ def test_the_panels_dialogues_are_a_step_with_before_and_after_as_siblings(tmp_p
     assert [[one["rollout"] for one in task["rollouts"]] for task in content["tasks"]] == [["before", "after"]] * 2
     said = {(key[1], key[2]): turn["action"] for key, turn in turns(content).items()}
     assert said == {(when, turn): f"{when} {turn}" for when in ("before", "after") for turn in range(2)}
-    assert blobs(view_run(folder).html())[-1]["tasks"] == content["tasks"]
+    assert blobs(view_run(folder).html)[-1]["tasks"] == content["tasks"]
     (folder / "evaluation_before.parquet").write_text("no parquet")
     with pytest.raises(ValueError, match=r"evaluation_before\.parquet is damaged"):
         view_run(folder)
@@ -225,35 +217,3 @@ def test_paired_results_by_hand() -> None:
     assert (hats["tasks"], hats["success"]["mean"], hats["score"]["mean"]) == (2, 50.0, 50.0)
     assert (shoes["success"]["mean"], shoes["score"]["mean"]) == (0.0, -25.0)
     assert paired(result([True], [1]), None) is None
-
-
-def test_a_reader_who_leaves_prints_nothing(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    server = make_server(view_run(run))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    for data in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: localhost:1\r\n\r\n"):
-        with socket.create_connection(server.server_address[:2]) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets on closing
-            connection.sendall(data)
-    time.sleep(0.3)
-    server.shutdown()
-    server.server_close()
-    assert capfd.readouterr() == ("", "")
-
-
-def test_served_step_by_step_on_loopback_alone(run: Path) -> None:
-    page = view_run(run)
-    server = make_server(page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        assert b"octet-stream" not in urllib.request.urlopen(f"{address}/").read()
-        step = json.loads(gzip.decompress(urllib.request.urlopen(f"{address}/step-1").read()))
-        assert step == step_content(read_run(run), 1)
-        for path, host, code in (("/step-5", None, 404), ("/../secret", None, 404), ("/", "evil.example:80", 403)):
-            request = urllib.request.Request(f"{address}{path}", headers={"Host": host} if host else {})
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(request)
-            assert refused.value.code == code
-    finally:
-        server.shutdown()
-        server.server_close()

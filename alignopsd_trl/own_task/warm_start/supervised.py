@@ -32,10 +32,10 @@ from trl import SFTConfig, SFTTrainer
 
 from alignopsd_trl.common.progress import duration
 from alignopsd_trl.common.statistics import spread
+from alignopsd_trl.launch.errors import Terminated
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.own_task.warm_start.agreement import WITH_SKILL, Agreement, Turn, turns_of
 from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
-from alignopsd_trl.runs.lost import Terminated
 
 IGNORED = -100
 PROMPT_WEIGHT, PROMPTS_FIRST = 0.25, 0.3

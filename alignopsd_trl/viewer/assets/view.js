@@ -14,10 +14,8 @@ let arcs = "selected";
 const MEASURES = ["weight", "advantage", "evidence", "rectified_gap", "identity_gap", "alpha", "divergence", "density", "span_budget", "turn_share"];
 const CUTS = { threshold: ["▾", "the profile shifted by more than the threshold"], guided: ["◆", "split at the largest shift: the span was too long"], forced: ["■", "split by length alone"], drawn: ["○", "drawn at random (ablation)"] };
 
-const blob = async name => head.served ? (await fetch(name)).json() : unpacked(name);
-
 async function content(step) {
-  if (!kept.has(step)) kept.set(step, await blob(`step-${step}`));
+  if (!kept.has(step)) kept.set(step, await unpacked(`step-${step}`));
   return kept.get(step);
 }
 
@@ -25,7 +23,7 @@ async function content(step) {
 async function unpackTokens(task) {
   if (!task || !task.tokens) return;
   task.tokens = false;
-  const found = await blob(`tokens-${place.step}-${current().tasks.indexOf(task)}`);
+  const found = await unpacked(`tokens-${place.step}-${current().tasks.indexOf(task)}`);
   task.rollouts.forEach((rollout, row) => rollout.turns.forEach((turn, at) => {
     const { token_texts, ...gaps } = found[row][at];
     if (token_texts) turn.token_texts = token_texts;
