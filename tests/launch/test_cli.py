@@ -31,7 +31,8 @@ from alignopsd_trl import cli
         (["train", "webshop_tiny", "--plan", "--rounds", "0"], "rounds=0 must be 1 or more"),
         (["evaluate", "--model", "tiny", "--environment", "webshop_tyny"], "webshop_tyny"),
         (["study", "no_such.yaml"], "no_such.yaml"),
-        *[([name], "alignopsd " + name + ": the following") for name in ("view", "push", "evaluate", "new")],
+        *[([name], "alignopsd " + name + ": the following") for name in ("view", "push", "evaluate")],
+        (["new"], "alignopsd new: name a folder"),
         (
             ["analyse", "temporla", "x"],
             "did you mean 'temporal'?",
