@@ -22,6 +22,7 @@ from alignopsd_trl.own_task.options import LIST
 HOUSES = {"nb_rooms": 3, "nb_objects": 4, "quest_length": 3}
 """The family of TextWorld's games that is written by default, in its own options."""
 MOST_TURNS = 50
+TEXTARENA = "textarena==0.7.4"
 SHOWN = {"GuessTheNumber": "slice(1, 2)"}
 """Lines of the rules that suffice, of the games that have a player in the templates."""
 SECONDS = 5.0  # for a game of TextArena to deal
@@ -56,9 +57,8 @@ def ask(kind: str, asked: str, functions: Mapping[str, str] | None = None) -> Wr
     """
     if kind == "gymnasium":
         return _gymnasium(asked, functions or {})
-    return {"textarena": _textarena, "textworld": _textworld, "scienceworld": _scienceworld}.get(kind, _reasoning)(
-        asked
-    )
+    known = {"textarena": _textarena, "textworld": _textworld, "scienceworld": _scienceworld}
+    return known.get(kind, _reasoning)(asked)
 
 
 def _package(name: str, at_pip: str) -> Any:
@@ -76,7 +76,7 @@ def _unknown(what: str, asked: str, known: Any) -> ValueError:
 
 def textarena_table() -> Iterator[str]:
     """Yields a line for each game of TextArena that one player can play here, then the number of the others."""
-    registry = _package("textarena.envs.registration", "textarena").ENV_REGISTRY
+    registry = _package("textarena.envs.registration", TEXTARENA).ENV_REGISTRY
     others = 0
     yield f"{'id':<32}turns"
     for name in (one.removesuffix("-raw") for one in registry if one.endswith("-raw")):
@@ -104,7 +104,7 @@ def _dealt(name: str) -> Any:
 
 
 def _textarena(asked: str) -> Written:
-    registry = _package("textarena.envs.registration", "textarena").ENV_REGISTRY
+    registry = _package("textarena.envs.registration", TEXTARENA).ENV_REGISTRY
     name = asked.removesuffix("-raw").removesuffix("-train")
     if f"{name}-raw" not in registry:
         raise _unknown("the game", asked, [one.removesuffix("-raw") for one in registry if one.endswith("-raw")])
@@ -136,7 +136,7 @@ def _needed(error: Exception) -> str:
 
 
 def _textworld(asked: str) -> Written:
-    world = _package("textworld", "textworld")
+    world = _package("textworld", "textworld==1.7.0")
     path = Path(asked).expanduser()
     if path.suffix == ".z8":
         if not path.is_file() or not path.with_suffix(".json").is_file():
@@ -159,7 +159,7 @@ def _textworld(asked: str) -> Written:
 def _scienceworld(asked: str) -> Written:
     if shutil.which("java") is None:
         raise ValueError("ScienceWorld needs Java: install one, such as Debian's package default-jre-headless")
-    world = _package("scienceworld", "scienceworld").ScienceWorldEnv("")
+    world = _package("scienceworld", "scienceworld==1.2.3").ScienceWorldEnv("")
     try:
         if asked not in world.get_task_names():
             raise _unknown("ScienceWorld's task", asked, world.get_task_names())
@@ -176,7 +176,7 @@ def _scienceworld(asked: str) -> Written:
 
 
 def _reasoning(asked: str) -> Written:
-    known = _package("reasoning_gym.factory", "reasoning-gym").DATASETS
+    known = _package("reasoning_gym.factory", "reasoning-gym==0.1.25").DATASETS
     if asked not in known:
         raise _unknown("reasoning-gym's dataset", asked, known)
     return Written({"my_world": asked})
