@@ -205,7 +205,7 @@ def shown(played: list[Trajectory]) -> list[dict[str, Any]]:
         for turn in one["turns"]:
             assert turn.pop("staleness") == 0  # younger than the captured files
             assert [turn.pop(name) for name in ("privileged_text", "shown")] == [None, None]  # as well
-            del turn["row"]
+            del turn["row"], turn["milestone"]  # as well
             values = turn["sampling_log_probs"]
             turn["sampling_log_probs"] = values and len(values)
     return json.loads(json.dumps(found, default=str))
