@@ -142,7 +142,7 @@ class Player:
         asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
         episodes, known, prompting = episodes_of(*asked, slots), Known({}, {}), Prompting(self)
         given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
-        for first in range(0, self.agree(len(given)), slots):
+        for first in range(0, self.agree(-(-len(given) // slots)) * slots, slots):
             part, opened = given[first : first + slots], episodes[first : first + slots]
             self._together(partial(open_episodes, opened, self.environments, self.skills, known))
             self._play_part(part, prompting)
