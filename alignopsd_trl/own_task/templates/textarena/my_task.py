@@ -26,10 +26,10 @@ class MyTask(PlainEnvironment):
         done, _ = self.game.step(action if "[" in action else f"[{action}]")
         rewards, info = self.game.close() if done else ({}, {})
         reward = rewards[0] if rewards and not isinstance(rewards[0], str) else 0.0  # some give a text for a wrong move
-        valid = not (self.game.state.error_count or info and info[0]["invalid_move"])
+        wrong = bool(self.game.state.error_count or info and info[0]["invalid_move"])
         told = {"reason": info[0].get("reason", "")} if done else {}
         won = done and reward >= 1
-        return Step("\n".join(self.said()), reward, done, won, score=reward, valid=valid, info=told)
+        return Step("\n".join(self.said()), reward, done, won, reward, metrics={"wrong_move": float(wrong)}, info=told)
 
     def said(self):
         """The game's messages since the last call."""
