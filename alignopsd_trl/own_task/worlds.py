@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from io import StringIO
@@ -80,7 +80,8 @@ def textarena_table() -> Iterator[str]:
     others = 0
     yield f"{'id':<32}turns"
     for name in (one.removesuffix("-raw") for one in registry if one.endswith("-raw")):
-        found = limited(lambda name=name: _dealt(name), SECONDS)
+        with _quiet():  # here and not on the thread, which may not come back
+            found = limited(lambda name=name: _dealt(name), SECONDS)
         if isinstance(found, Failure):
             others += 1
         else:
@@ -95,12 +96,17 @@ def _dealt(name: str) -> Any:
         Exception: of any kind, from the game.
     """
     arena = importlib.import_module("textarena")
+    game = arena.make(f"{name}-raw")
+    game.reset(num_players=1, seed=0)
+    if not isinstance(game.state, arena.SinglePlayerState):
+        raise ValueError("the game keeps the state of several players")
+    return game.state
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        game = arena.make(f"{name}-raw")
-        game.reset(num_players=1, seed=0)
-        if not isinstance(game.state, arena.SinglePlayerState):
-            raise ValueError("the game keeps the state of several players")
-        return game.state
+        yield
 
 
 def _textarena(asked: str) -> Written:
@@ -109,7 +115,8 @@ def _textarena(asked: str) -> Written:
     if f"{name}-raw" not in registry:
         raise _unknown("the game", asked, [one.removesuffix("-raw") for one in registry if one.endswith("-raw")])
     try:
-        state = _dealt(name)
+        with _quiet():
+            state = _dealt(name)
     except Exception as error:  # of any kind, from the game
         raise ValueError(
             f"TextArena's {name} can't be played here: {_needed(error)}; alignopsd new --textarena {LIST} shows those "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -29,6 +30,8 @@ class _Game:
             "Debate-v0": ValueError("OpenRouter API key not found"),
             "Odd-v0": SyntaxError("f-string: unmatched '['"),
         }
+        if self.name == "Slow-v0":
+            time.sleep(2)
         if self.name in faults:
             raise faults[self.name]
         self.state = (
@@ -45,7 +48,7 @@ def arena(monkeypatch: pytest.MonkeyPatch) -> None:
     arena.SinglePlayerState, arena.ObservationType = SinglePlayerState, SimpleNamespace(GAME_BOARD="GAME_BOARD")
     arena.make = lambda name: _Game(name.removesuffix("-raw"))
     registration: Any = ModuleType("textarena.envs.registration")
-    names = ("Chess-v0", "Wordle-v0", "Debate-v0", "Odd-v0", "Hidden-v0", "Board-v0", "Pair-v0")
+    names = ("Chess-v0", "Wordle-v0", "Debate-v0", "Odd-v0", "Slow-v0", "Hidden-v0", "Board-v0", "Pair-v0")
     registration.ENV_REGISTRY = {f"{name}{kind}": None for name in names for kind in ("", "-raw", "-train")}
     for name, module in {
         "textarena": arena,
@@ -84,10 +87,13 @@ def test_a_game_that_cannot_be_played_is_refused_by_name(
     assert not (tmp_path / "mine").exists()
 
 
-def test_the_games_that_can_be_played_are_listed(arena: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_games_that_can_be_played_are_listed(
+    arena: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("alignopsd_trl.own_task.worlds.SECONDS", 0.2)
     main(["new", "--textarena", "list"])
     said = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in said] == ["id", "Hidden-v0", "Board-v0", "5"]
+    assert [line.split()[0] for line in said] == ["id", "Hidden-v0", "Board-v0", "6"]
 
 
 @pytest.mark.parametrize(
