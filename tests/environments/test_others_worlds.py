@@ -23,7 +23,8 @@ from alignopsd_trl.environments.generators import Stream
 from alignopsd_trl.own_task.scaffold import write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.worlds]
-CASES = json.loads(Path(os.environ.get("WORLD_CASES", "tests/data/worlds/cases.json")).read_text())
+OWN = Path(__file__).parents[1] / "data" / "worlds" / "cases.json"
+CASES = json.loads(Path(os.environ.get("WORLD_CASES", OWN)).read_text())
 SIBLINGS, RESETS, SEED = 8, 200, 5
 Trace = list[tuple[Any, ...]]
 
