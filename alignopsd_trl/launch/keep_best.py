@@ -54,7 +54,9 @@ class KeepBest(TrainerCallback):
             with torch.no_grad():
                 for name, weights in self._trained().items():
                     weights.copy_(self._weights[name])
-        self._say(f"the weights of update {self._update} stay: {100 * self._won:.1f} of the {len(self._rows)} held out")
+        self._say(
+            f"the weights of update {self._update} stay: {100 * self._won:.1f} % of {len(self._rows)} held-out tasks"
+        )
 
     def _look(self, update: int) -> None:
         """Plays the held-out tasks and keeps the weights if they won as many as the best."""
@@ -62,7 +64,7 @@ class KeepBest(TrainerCallback):
             self._rows, "held out", self._skills, self._trainer.args.eval_temperature
         )
         won = metrics.get(BEST, -1.0)
-        self._say(f"held out: {100 * won:.1f} after {update} updates")
+        self._say(f"held out: {100 * won:.1f} % after {update} updates")
         if won >= self._won:
             self._won, self._update = won, update
             self._weights = {name: one.detach().to("cpu", copy=True) for name, one in self._trained().items()}

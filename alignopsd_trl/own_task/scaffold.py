@@ -13,7 +13,7 @@ from alignopsd_trl.common.files import replacing
 from alignopsd_trl.common.offline import INSTALL, OFFLINE_MODEL, has_smollm2
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.own_task.options import FRESH
-from alignopsd_trl.own_task.worlds import Written, ask
+from alignopsd_trl.own_task.worlds import HELD_OUT, Written, ask
 from alignopsd_trl.skills.schema import NAME as NAME_RULE
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -26,7 +26,7 @@ WORLDS = ("textarena", "textworld", "scienceworld", "gymnasium", "reasoning_gym"
 ROOMY = {
     '"max_prompt_length": 512': '"max_prompt_length": 1024',
     '"max_completion_length": 64': '"max_completion_length": 96',
-    '"panel_limit": 40,': '"panel_limit": 40,\n    "held_out": 16,  # training tasks that choose the weights that stay',
+    '"panel_limit": 40,': f'"panel_limit": 40,{HELD_OUT}',
     "minutes=6": "minutes=20",
     "config=START)": "config=START, episodes=256)",
 }
@@ -72,10 +72,9 @@ def write_task(
     world = ask(kind, asked, functions) if kind in WORLDS else Written({ADDRESS: asked or ADDRESS})
     roomy = ROOMY if kind in WORLDS else {}
     words = {**roomy, **world.words, NAME: name, CLASS: _class(name)}
+    parts += [own] if world.part and (own := TEMPLATES / kind / world.part).is_dir() else []
     with replacing(folder) as partial:
-        for file in (
-            one for part in [*parts, parts[1] / world.part] if part.is_dir() for one in part.iterdir()
-        ):  # the later overwrites
+        for file in (one for part in parts for one in part.iterdir()):  # the later overwrites
             if file.is_file():
                 _write(file, partial, words)
         for place, file in world.files.items():

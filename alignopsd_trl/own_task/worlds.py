@@ -25,6 +25,9 @@ MOST_TURNS = 50
 TEXTARENA = "textarena==0.7.4"
 SHOWN = {"GuessTheNumber": "slice(1, 2)"}
 """Lines of the rules that suffice, of the games that have a player in the templates."""
+HELD_OUT = '\n    "held_out": 16,  # training tasks that choose the weights that stay'
+"""A line of the recipes of other worlds."""
+FEWEST = 64  # training tasks of which some can be held out
 SECONDS = 5.0  # for a game of TextArena to deal
 
 
@@ -150,7 +153,7 @@ def _textworld(asked: str) -> Written:
             raise ValueError(f"{path} and {path.with_suffix('.json').name} beside it must be files that tw-make wrote")
         files = {f"games/1{kind}": path.with_suffix(kind) for kind in (".json", ".z8")}
         one = {'{"train": (1, 96), "test": (10_001, 40)}': '{"train": (1, 1), "test": (1, 1)}'}
-        return Written({'{"my_world": 0}': "{}", "10_001": "1", **one}, files=files)
+        return Written({'{"my_world": 0}': "{}", HELD_OUT: "", **one}, files=files)
     family, options = dict(HOUSES), world.GameOptions()
     for pair in filter(None, asked.split(",")):
         name, _, value = pair.partition("=")
@@ -179,7 +182,8 @@ def _scienceworld(asked: str) -> Written:
         world.close()
     splits = f'"train": range({train[0]}, {train[-1] + 1}), "test": range({test[0]}, {test[-1] + 1})'
     turns = {"max_turns = 4, 16": f"max_turns = 4, {max(gold) * 3 // 2}"}
-    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns})
+    few = {HELD_OUT: ""} if len(train) < FEWEST else {}
+    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns, **few})
 
 
 def _reasoning(asked: str) -> Written:

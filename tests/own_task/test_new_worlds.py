@@ -96,6 +96,44 @@ def test_the_games_that_can_be_played_are_listed(
     assert [line.split()[0] for line in said] == ["id", "Hidden-v0", "Board-v0", "6"]
 
 
+def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "textworld", ModuleType("textworld"))
+    monkeypatch.setattr("alignopsd_trl.own_task.scaffold.has_smollm2", lambda: True)
+    for kind in (".z8", ".json"):
+        Path(f"game{kind}").write_text("a game")
+    main(["new", "mine", "--textworld", "game.z8"])
+    text = Path("mine/mine.py").read_text()
+    assert '{"train": (1, 1), "test": (1, 1)}' in text and "FAMILY = {}" in text
+    assert Path("mine/games/1.z8").read_text() == Path("mine/games/1.json").read_text() == "a game"
+    assert "held_out" not in Path("mine/train.py").read_text(), "one task can't be held out of one"
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_few_tasks_of_scienceworld_are_all_trained_on(
+    few: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world: Any = SimpleNamespace(
+        get_task_names=lambda: ["boil"],
+        get_max_variations=lambda task: 2,
+        load=lambda *given, **options: None,
+        get_gold_action_sequence=lambda: ["wait"] * 20,
+        get_variations_train=lambda: range(14 if few else 150),
+        get_variations_test=lambda: range(200, 209),
+        close=lambda: None,
+    )
+    package: Any = ModuleType("scienceworld")
+    package.ScienceWorldEnv = lambda server: world
+    monkeypatch.setitem(sys.modules, "scienceworld", package)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/java")
+    monkeypatch.setattr("alignopsd_trl.own_task.scaffold.has_smollm2", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    main(["new", "mine", "--scienceworld", "boil"])
+    text = Path("mine/mine.py").read_text()
+    assert f'"train": range(0, {14 if few else 150}), "test": range(200, 209)' in text and "max_turns = 4, 30" in text
+    assert ('"held_out": 16' in Path("mine/train.py").read_text()) is not few
+
+
 @pytest.mark.parametrize(
     "option, package",
     [
