@@ -152,8 +152,9 @@ def _textworld(asked: str) -> Written:
         if not path.is_file() or not path.with_suffix(".json").is_file():
             raise ValueError(f"{path} and {path.with_suffix('.json').name} beside it must be files that tw-make wrote")
         files = {f"games/1{kind}": path.with_suffix(kind) for kind in (".json", ".z8")}
-        one = {'{"train": (1, 96), "test": (10_001, 40)}': '{"train": (1, 1), "test": (1, 1)}'}
-        return Written({'{"my_world": 0}': "{}", HELD_OUT: "", **one}, files=files)
+        one = {'{"train": (1, 96), "test": (10_001, 40)}': '{"train": (1, 8), "test": (1, 8)}'}
+        one |= {'GAMES / f"{number}.z8"': 'GAMES / "1.z8"  # whatever the number: a round wants several tasks'}
+        return Written({'{"my_world": 0}': "{}", **one, **_few(8)}, files=files)
     family, options = dict(HOUSES), world.GameOptions()
     for pair in filter(None, asked.split(",")):
         name, _, value = pair.partition("=")
@@ -182,8 +183,14 @@ def _scienceworld(asked: str) -> Written:
         world.close()
     splits = f'"train": range({train[0]}, {train[-1] + 1}), "test": range({test[0]}, {test[-1] + 1})'
     turns = {"max_turns = 4, 16": f"max_turns = 4, {max(gold) * 3 // 2}"}
-    few = {HELD_OUT: ""} if len(train) < FEWEST else {}
+    few = _few(len(train))
     return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns, **few})
+
+
+def _few(tasks: int) -> dict[str, str]:
+    """Returns what a recipe says otherwise where a world has few training tasks."""
+    kept = {HELD_OUT: ""} if tasks < FEWEST else {}
+    return kept | ({f'"tasks_per_round": {usual}': '"tasks_per_round": 4' for usual in (6, 8)} if tasks < 8 else {})
 
 
 def _reasoning(asked: str) -> Written:

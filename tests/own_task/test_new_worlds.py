@@ -104,21 +104,21 @@ def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.Mon
         Path(f"game{kind}").write_text("a game")
     main(["new", "mine", "--textworld", "game.z8"])
     text = Path("mine/mine.py").read_text()
-    assert '{"train": (1, 1), "test": (1, 1)}' in text and "FAMILY = {}" in text
+    assert '{"train": (1, 8), "test": (1, 8)}' in text and "FAMILY = {}" in text and 'made = GAMES / "1.z8"' in text
     assert Path("mine/games/1.z8").read_text() == Path("mine/games/1.json").read_text() == "a game"
     assert "held_out" not in Path("mine/train.py").read_text(), "one task can't be held out of one"
 
 
-@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("tasks, held, at_once", [(150, True, 6), (14, False, 6), (5, False, 4)])
 def test_few_tasks_of_scienceworld_are_all_trained_on(
-    few: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: int, held: bool, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world: Any = SimpleNamespace(
         get_task_names=lambda: ["boil"],
         get_max_variations=lambda task: 2,
         load=lambda *given, **options: None,
         get_gold_action_sequence=lambda: ["wait"] * 20,
-        get_variations_train=lambda: range(14 if few else 150),
+        get_variations_train=lambda: range(tasks),
         get_variations_test=lambda: range(200, 209),
         close=lambda: None,
     )
@@ -130,8 +130,9 @@ def test_few_tasks_of_scienceworld_are_all_trained_on(
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--scienceworld", "boil"])
     text = Path("mine/mine.py").read_text()
-    assert f'"train": range(0, {14 if few else 150}), "test": range(200, 209)' in text and "max_turns = 4, 30" in text
-    assert ('"held_out": 16' in Path("mine/train.py").read_text()) is not few
+    assert f'"train": range(0, {tasks}), "test": range(200, 209)' in text and "max_turns = 4, 30" in text
+    recipe = Path("mine/train.py").read_text()
+    assert ('"held_out": 16' in recipe) is held and f'"tasks_per_round": {at_once},' in recipe
 
 
 @pytest.mark.parametrize(
