@@ -13,8 +13,7 @@ from transformers import TrainerCallback
 
 from alignopsd_trl.common.files import replacing
 from alignopsd_trl.config import BEST
-
-FILE = "held_out_best.safetensors"
+from alignopsd_trl.runs.folder import BEST_FILE
 
 
 class KeepBest(TrainerCallback):
@@ -29,7 +28,7 @@ class KeepBest(TrainerCallback):
 
     def __init__(self, trainer: Any, rows: Sequence[Mapping[str, Any]], skills: bool = False):
         self._trainer, self._rows, self._skills = trainer, rows, skills
-        self._file = Path(trainer.args.output_dir) / FILE
+        self._file = Path(trainer.args.output_dir) / BEST_FILE
         self._won, self._update, self._weights = -1.0, 0, dict[str, torch.Tensor]()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -70,7 +69,7 @@ class KeepBest(TrainerCallback):
             self._weights = {name: one.detach().to("cpu", copy=True) for name, one in self._trained().items()}
             if self._trainer.is_world_process_zero():
                 with replacing(self._file.parent) as partial:
-                    save_file(self._weights, partial / FILE, {"won": str(won), "update": str(update)})
+                    save_file(self._weights, partial / BEST_FILE, {"won": str(won), "update": str(update)})
 
     def _trained(self) -> dict[str, torch.Tensor]:
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)

@@ -51,7 +51,8 @@ _WRITTEN = (
 )
 _FOLDERS = ("trajectories", "completions")
 _OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
-_LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
+BEST_FILE = "held_out_best.weights"
+_LEFT = (*_WRITTEN, LOG_FILE, BEST_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
 MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", SIZES_FILE),

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.job import Job
-from alignopsd_trl.launch.keep_best import FILE, KeepBest
+from alignopsd_trl.launch.keep_best import KeepBest
+from alignopsd_trl.runs.folder import BEST_FILE
 
 
 def _weights(trainer: Any) -> dict[str, torch.Tensor]:
@@ -36,8 +37,19 @@ def test_the_best_weights_stay(
     trainer.train()
     assert len(seen) == 3 and any(not one.equal(seen[0][name]) for name, one in seen[2].items())
     assert all(one.equal(seen[kept][name]) for name, one in _weights(trainer).items())
-    assert all(one.equal(seen[kept][name]) for name, one in load_file(Path(trainer.args.output_dir) / FILE).items())
+    assert all(one.equal(seen[kept][name]) for name, one in load_file(Path(trainer.args.output_dir) / BEST_FILE).items())
     assert re.search(rf"the weights of update {kept * 1} stay: {100 * won[kept]:.1f} ", capsys.readouterr().out)
+
+
+def test_a_resumed_run_still_has_the_best_weights(tmp_path: Path, monkeypatch: Any) -> None:
+    seen = []
+    for updates, won in ((1, (0.1, 0.9)), (2, (0.2,))):
+        trainer, told = make_trainer(tmp_path, max_steps=updates, save_strategy="steps", save_steps=1), iter(won)
+        monkeypatch.setattr(trainer.panels, "metrics", lambda *_, told=told: {"success_or_score": next(told)})
+        trainer.add_callback(KeepBest(trainer, [{"task_id": "held/0"}]))
+        trainer.train(resume_from_checkpoint=updates > 1)
+        seen.append(_weights(trainer))
+    assert trainer.state.global_step == 2 and all(one.equal(seen[0][name]) for name, one in seen[1].items())
 
 
 def test_held_out_tasks_are_not_trained_on(tmp_path: Path) -> None:
