@@ -19,8 +19,10 @@ from alignopsd_trl.environments.base import Failure
 from alignopsd_trl.environments.batch import limited
 from alignopsd_trl.own_task.options import LIST
 
-HOUSES = {"nb_rooms": 3, "nb_objects": 4, "quest_length": 3}
+HOUSES = {"nb_rooms": 2, "nb_objects": 3, "quest_length": 2}
 """The family of TextWorld's games that is written by default, in its own options."""
+SKILLED = {"episodes=256)": "episodes=256, skilled_share=0.75)"}
+"""In a recipe of TextWorld, whose player needs few turns with the skill: so half of the demonstrated turns have it."""
 MOST_TURNS = 50
 TEXTARENA = "textarena==0.7.4"
 SHOWN = {"GuessTheNumber": "slice(1, 2)"}
@@ -154,7 +156,7 @@ def _textworld(asked: str) -> Written:
         files = {f"games/1{kind}": path.with_suffix(kind) for kind in (".json", ".z8")}
         one = {'{"train": (1, 96), "test": (10_001, 40)}': '{"train": (1, 8), "test": (1, 8)}'}
         one |= {'GAMES / f"{number}.z8"': 'GAMES / "1.z8"  # whatever the number: a round wants several tasks'}
-        return Written({'{"my_world": 0}': "{}", **one, **_few(8)}, files=files)
+        return Written({'{"my_world": 0}': "{}", **one, **SKILLED, **_few(8)}, files=files)
     family, options = dict(HOUSES), world.GameOptions()
     for pair in filter(None, asked.split(",")):
         name, _, value = pair.partition("=")
@@ -164,7 +166,7 @@ def _textworld(asked: str) -> Written:
                 f"--textworld {pair!r} must be FILE.z8 or NAME=NUMBER,... of textworld.GameOptions: {known}"
             )
         family[name.strip()] = int(value)
-    return Written({'{"my_world": 0}': str(family).replace("'", '"')})
+    return Written({'{"my_world": 0}': str(family).replace("'", '"'), **SKILLED})
 
 
 def _scienceworld(asked: str) -> Written:

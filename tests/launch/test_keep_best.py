@@ -37,7 +37,9 @@ def test_the_best_weights_stay(
     trainer.train()
     assert len(seen) == 3 and any(not one.equal(seen[0][name]) for name, one in seen[2].items())
     assert all(one.equal(seen[kept][name]) for name, one in _weights(trainer).items())
-    assert all(one.equal(seen[kept][name]) for name, one in load_file(Path(trainer.args.output_dir) / BEST_FILE).items())
+    assert all(
+        one.equal(seen[kept][name]) for name, one in load_file(Path(trainer.args.output_dir) / BEST_FILE).items()
+    )
     assert re.search(rf"the weights of update {kept * 1} stay: {100 * won[kept]:.1f} ", capsys.readouterr().out)
 
 
