@@ -22,7 +22,7 @@ from alignopsd_trl.own_task.options import LIST
 HOUSES = {"nb_rooms": 2, "nb_objects": 3, "quest_length": 2}
 """The family of TextWorld's games that is written by default, in its own options."""
 SKILLED = {"episodes=256)": "episodes=256, skilled_share=0.75)"}
-"""In a recipe of TextWorld, whose player needs few turns with the skill: so half of the demonstrated turns have it."""
+"""In a recipe of TextWorld. Its player soon wins with the skill: half of the episodes have a fifth of the turns."""
 MOST_TURNS = 50
 TEXTARENA = "textarena==0.7.4"
 SHOWN = {"GuessTheNumber": "slice(1, 2)"}

@@ -40,7 +40,7 @@ def test_the_best_weights_stay(
     assert all(
         one.equal(seen[kept][name]) for name, one in load_file(Path(trainer.args.output_dir) / BEST_FILE).items()
     )
-    assert re.search(rf"the weights of update {kept * 1} stay: {100 * won[kept]:.1f} ", capsys.readouterr().out)
+    assert re.search(rf"the weights of update {kept} stay: {100 * won[kept]:.1f} ", capsys.readouterr().out)
 
 
 def test_a_resumed_run_still_has_the_best_weights(tmp_path: Path, monkeypatch: Any) -> None:
