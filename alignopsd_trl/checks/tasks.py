@@ -65,6 +65,17 @@ def refuse_stream(rows: Any, where: str) -> None:
         )
 
 
+def trained_on(tasks: int, held_out: int | None) -> range:
+    """Returns the places of the training tasks that are learnt from; the last ``held_out`` are not.
+
+    Raises:
+        ValueError: if none is left.
+    """
+    if (held_out or 0) >= tasks:
+        raise ValueError(f"held_out={held_out} leaves none of {tasks} training tasks; lower it")
+    return range(tasks - (held_out or 0))
+
+
 def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them."""
     names = [row["task_id"] for row in rows]

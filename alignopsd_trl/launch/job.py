@@ -15,7 +15,7 @@ from trl import ModelConfig, get_quantization_config
 
 from alignopsd_trl.checks.intended import Intended, changes_nothing, check, check_hub
 from alignopsd_trl.checks.loading import beyond_positions, positions_of
-from alignopsd_trl.checks.tasks import refuse_stream
+from alignopsd_trl.checks.tasks import refuse_stream, trained_on
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
@@ -65,8 +65,8 @@ class Job:
     @cached_property
     def tasks(self) -> Any:
         """Returns the tasks to train on."""
-        kept = self.recipe.held_out
-        return self._split.select(range(len(self._split) - kept)) if kept else self._split
+        learnt = trained_on(len(self._split), self.recipe.held_out)
+        return self._split.select(learnt) if self.recipe.held_out else self._split
 
     @property
     def held_out(self) -> list[dict[str, Any]]:
@@ -77,8 +77,6 @@ class Job:
     def _split(self) -> Any:
         found = named("train_split", self.recipe.train_split, lambda: self.suite.tasks(self.recipe.train_split))
         refuse_stream(found, f"tasks({self.recipe.train_split!r}) of {self.recipe.environment!r}")
-        if (self.recipe.held_out or 0) >= len(found):
-            raise ValueError(f"held_out={self.recipe.held_out} leaves none of {len(found)} training tasks; lower it")
         return found
 
     @property

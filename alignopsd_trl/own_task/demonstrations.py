@@ -74,7 +74,8 @@ def demonstrate(
     """Lets a player play training tasks, and returns its turns as rows.
 
     Args:
-        episodes: number of episodes; tasks are drawn in passes over the training split.
+        episodes: number of episodes; tasks are drawn in passes over the training split, without those
+            that the recipe holds out.
         tokenizer: the policy's, which counts tokens; by default that of a `tiny` policy for the played texts.
         max_prompt_length: tokens of a prompt at most; by default the recipe's.
         skill_bank, encoder: as in a recipe; by default the suite's bank.
@@ -91,7 +92,7 @@ def demonstrate(
             "calls in the template's format; leave history out"
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
-    rows = _drawn(task.rows("train"), episodes, seed)
+    rows = _drawn(task.learnt(), episodes, seed)
     check_room(task.suite.factory, rows)
     skills = skills_of(task, bank_of(task, skill_bank, encoder), tokenizer or WordCount(), limit)
     played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share)

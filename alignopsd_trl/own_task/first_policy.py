@@ -57,8 +57,9 @@ def first_policy(
 
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))
-        known = replace(known, preset=preset or known.preset)
-        parse(task, words, known.preset)  # a mistake in the command line shows before minutes of work
+        preset = preset or known.preset
+        recipe, *_ = parse(task, words, preset)  # a mistake in the command line shows before minutes of work
+        known = replace(known, preset={**preset, "held_out": recipe.held_out})
         encoder = known.preset.get("encoder", "lexical")
         print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
         found = demonstrate(

@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from alignopsd_trl.checks.tasks import refuse_given
+from alignopsd_trl.checks.tasks import refuse_given, trained_on
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, OpenEnvEnvironment, as_environment
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import find_module, importable, load
@@ -60,6 +60,15 @@ class Task:
         if not isinstance(self.suite.factory, AdaptedEnvironment):
             refuse_given(rows[0], f"task {self.name}: tasks({split!r})")
         return rows
+
+    def learnt(self) -> Sequence[Mapping[str, Any]]:
+        """Returns the training rows without those that the recipe holds out.
+
+        Raises:
+            ValueError: as `rows`, or if none is left.
+        """
+        rows = self.rows("train")
+        return [rows[place] for place in trained_on(len(rows), self.preset.get("held_out"))]
 
 
 def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | None = None) -> Task:

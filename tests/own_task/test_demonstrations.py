@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fakes.endpoint import answering
-from fakes.own_task import fails, rows_of
+from fakes.own_task import changed, fails, rows_of
 
 from alignopsd_trl.cli import main
 
@@ -32,6 +32,15 @@ def test_a_share_of_the_episodes_is_played_under_the_skill(maze: Path, share: fl
     main(["demonstrate", "maze", "--episodes", "12", "--skilled_share", str(share)])
     opened = [row for row in rows_of(maze / "demonstrations.jsonl") if row["turn"] == 0]
     assert [row["skilled"] for row in opened] == skilled
+
+
+def test_tasks_that_the_recipe_holds_out_are_not_demonstrated(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(maze / "train.py", ('"rounds":', '"held_out": 1020,\n    "rounds":'))
+    main(["demonstrate", "maze", "--episodes", "12"])
+    shown = {row["task_id"] for row in rows_of(maze / "demonstrations.jsonl")}
+    assert shown == {f"maze/train/{number}" for number in range(4)}
+    changed(maze / "train.py", ('"held_out": 1020', '"held_out": 1024'))
+    fails(["demonstrate", "maze"], "held_out=1024 leaves none of 1024 training tasks", capsys=capsys)
 
 
 ANSWERS = {

@@ -139,7 +139,7 @@ def report(
 
 def sample(task: Task) -> TaskPanel:
     """Returns training tasks, drawn by chance: rows in a fixed distance may be of one category."""
-    rows = task.rows("train")
+    rows = task.learnt()
     return TaskPanel.of(task.name, "train", random.Random(0).sample(rows, min(LOOKED_AT, len(rows))))
 
 
