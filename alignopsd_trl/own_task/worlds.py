@@ -22,7 +22,10 @@ from alignopsd_trl.own_task.options import LIST
 HOUSES = {"nb_rooms": 2, "nb_objects": 3, "quest_length": 2}
 """The family of TextWorld's games that is written by default, in its own options."""
 SKILLED = {"episodes=256)": "episodes=256, skilled_share=0.75)"}
-"""In a recipe of TextWorld. Its player soon wins with the skill: half of the episodes have a fifth of the turns."""
+"""In a recipe of TextWorld and ScienceWorld. Their players soon win with the skill: half of the episodes
+have few turns."""
+PATHS = 6
+"""Gold paths of ScienceWorld that say how long an episode may be; some take seconds to find."""
 MOST_TURNS = 50
 TEXTARENA = "textarena==0.7.4"
 SHOWN = {"GuessTheNumber": "slice(1, 2)"}
@@ -176,17 +179,18 @@ def _scienceworld(asked: str) -> Written:
     try:
         if asked not in world.get_task_names():
             raise _unknown("ScienceWorld's task", asked, world.get_task_names())
+        world.load(asked, 0, "easy")
+        train, test = (list(one) for one in (world.get_variations_train(), world.get_variations_test()))
         gold = []
-        for variation in range(min(world.get_max_variations(asked), 3)):
+        for variation in train[:: max(1, len(train) // PATHS)]:
             world.load(asked, variation, "easy", generateGoldPath=True)
             gold.append(len(world.get_gold_action_sequence()))
-        train, test = (list(one) for one in (world.get_variations_train(), world.get_variations_test()))
     finally:
         world.close()
     splits = f'"train": range({train[0]}, {train[-1] + 1}), "test": range({test[0]}, {test[-1] + 1})'
     turns = {"max_turns = 4, 16": f"max_turns = 4, {max(gold) * 3 // 2}"}
     few = _few(len(train))
-    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns, **few})
+    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns, **SKILLED, **few})
 
 
 def _few(tasks: int) -> dict[str, str]:

@@ -92,7 +92,8 @@ def test_gold_paths_of_scienceworld(kind: str, asked: str, written: Any) -> None
     path = world.get_gold_action_sequence()
     for action in path:
         seen, reward, done, info = world.step(action)
-        expected.append((seen, reward / 100, done))
+        shown = seen if seen == info["look"] else f"{seen}\n{info['look']}"
+        expected.append((shown, reward / 100, done))
         if done:
             break
     world.close()

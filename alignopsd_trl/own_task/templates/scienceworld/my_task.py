@@ -14,7 +14,7 @@ SPLITS = {"train": range(1, 2), "test": range(3, 4)}  # of ScienceWorld's variat
 
 
 class MyTask(PlainEnvironment):
-    prompt = ShortPrompt()
+    prompt = ShortPrompt(brief=True)
     history_length, max_turns = 4, 16
     concurrent = True  # a step waits for Java
     most_alive = 4
@@ -35,8 +35,8 @@ class MyTask(PlainEnvironment):
         reached, before = self.goals(), self.reached
         self.reached = reached
         return Step(
-            seen, self.score.gain(info["score"]), done, info["score"] == 100, max(self.score.share, 0.0), valid=valid,
-            milestone="; ".join(sorted(reached - before)) or None,
+            shown(seen, info["look"]), self.score.gain(info["score"]), done, info["score"] == 100,
+            max(self.score.share, 0.0), valid=valid, milestone="; ".join(sorted(reached - before)) or None,
         )  # fmt: skip
 
     def goals(self):
@@ -51,6 +51,11 @@ class MyTask(PlainEnvironment):
 
     def close(self):
         self.world.close()
+
+
+def shown(seen, room):
+    """What the world answers, and the room, which a policy would soon forget."""
+    return seen if seen == room else f"{seen}\n{room}"
 
 
 def rows(split):
