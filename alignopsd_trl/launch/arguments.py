@@ -54,7 +54,8 @@ class RecipeArguments:
     panel_limit: int | None = option(None, "Only the first tasks of the panel.")
     held_out: int | None = option(
         None,
-        "Training tasks that are kept out and played after each round; the run ends with the weights that won most.",
+        "Training tasks that are kept out and played after each round; the run ends with the weights that won "
+        "most; with the first policy's unless some won more by over one standard error.",
     )
     evaluate_first: bool = option(True, "Evaluate the panel before training as well.")
     skill_bank: str | None = option(None, "Shipped skill bank or a JSON file; by default the environment's own.")

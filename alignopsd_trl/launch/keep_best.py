@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from alignopsd_trl.runs.folder import BEST_FILE
 
 class KeepBest(TrainerCallback):
     """Plays held-out tasks before the first update and after each round. Training ends with the weights that won most
-    of them, the first ones included; later ones where some won as many.
+    of them, later ones where some won as many. The first ones are replaced only by some that won more by over one
+    standard error: the best of several counts is often the luckiest.
 
     Args:
         trainer: the run's; its trained weights must be whole on each process.
@@ -64,12 +66,18 @@ class KeepBest(TrainerCallback):
         )
         won = metrics.get(BEST, -1.0)
         self._say(f"held out: {100 * won:.1f} % after {update} updates")
-        if won >= self._won:
+        if self._better(won):
             self._won, self._update = won, update
             self._weights = {name: one.detach().to("cpu", copy=True) for name, one in self._trained().items()}
             if self._trainer.is_world_process_zero():
                 with replacing(self._file.parent) as partial:
                     save_file(self._weights, partial / BEST_FILE, {"won": str(won), "update": str(update)})
+
+    def _better(self, won: float) -> bool:
+        if self._update or not self._weights:
+            return won >= self._won
+        spread = sum(max(0.0, one * (1 - one)) for one in (won, self._won))
+        return won - self._won > math.sqrt(spread / len(self._rows))
 
     def _trained(self) -> dict[str, torch.Tensor]:
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
