@@ -87,7 +87,7 @@ def test_a_first_policy_plays_tasks_of_all_categories() -> None:
     from alignopsd_trl.own_task.warm_start.warm_start import sample
 
     rows = [{"task_id": str(number), "category": "abc"[number % 3]} for number in range(1023)]
-    task: Any = SimpleNamespace(name="houses", rows=lambda split: rows)
+    task: Any = SimpleNamespace(name="houses", learnt=lambda: rows)
     assert {row["category"] for row in sample(task).rows} == set("abc")
     assert [row["task_id"] for row in sample(task).rows] == [row["task_id"] for row in sample(task).rows]
 
