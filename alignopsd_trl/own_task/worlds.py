@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from alignopsd_trl.environments.base import Failure
@@ -188,7 +189,7 @@ def _scienceworld(asked: str) -> Written:
     finally:
         world.close()
     splits = f'"train": range({train[0]}, {train[-1] + 1}), "test": range({test[0]}, {test[-1] + 1})'
-    turns = {"max_turns = 4, 16": f"max_turns = 4, {max(gold) * 3 // 2}"}
+    turns = {"max_turns = 4, 16": f"max_turns = 4, {int(2 * median(gold))}"}
     few = _few(len(train))
     return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns, **SKILLED, **few})
 

@@ -1,11 +1,10 @@
-"""The scripted player: under the skill ScienceWorld's gold path; without it half of the time any step of that path."""
+"""The scripted player: under the skill ScienceWorld's gold path, without it a step of that path at random."""
 
 
 def play(view, environment, skill, draw):
     """The response to one prompt."""
     if not view.step_count:
-        environment.path, environment.right = environment.gold(), 0
-    right = environment.path[min(environment.right, len(environment.path) - 1)]
-    action = right if skill or draw.random() < 0.5 else draw.choice(environment.path)
-    environment.right += action == right
+        environment.path = environment.gold()
+    path = environment.path
+    action = path[view.step_count] if skill and view.step_count < len(path) else draw.choice(path)
     return f"<think>{view.step_count + 1}: {action}</think>\n<action>{action}</action>"
