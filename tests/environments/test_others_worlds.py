@@ -85,11 +85,15 @@ def _equal(suite: Any, actions: Sequence[str], expected: Trace) -> None:
 @pytest.mark.parametrize("kind, asked", _cases("scienceworld"))
 def test_gold_paths_of_scienceworld(kind: str, asked: str, written: Any) -> None:
     suite = written(kind, asked)
-    world = importlib.import_module(kind).ScienceWorldEnv("", envStepLimit=1000)
-    world.load(asked, _row(suite)["variation"], "easy", generateGoldPath=True)
+    make, variation = importlib.import_module(kind).ScienceWorldEnv, _row(suite)["variation"]
+    planner = make("")
+    planner.load(asked, variation, "easy", generateGoldPath=True)
+    path = planner.get_gold_action_sequence()
+    planner.close()
+    world = make("", envStepLimit=1000)  # its chance depends on all that it did before
+    world.load(asked, variation, "easy")
     seen, info = world.reset()
     expected: Trace = [(seen, info["taskDesc"].replace("Task Description:", "").strip())]
-    path = world.get_gold_action_sequence()
     for action in path:
         seen, reward, done, info = world.step(action)
         shown = seen if seen == info["look"] else f"{seen}\n{info['look']}"
@@ -160,6 +164,20 @@ def test_siblings_of_other_worlds_are_equal(kind: str, asked: str, written: Any)
     actions = [draw.choice("0123") for _ in range(12)]
     first, *others = _played(suite, actions)
     assert all(one == first for one in others)
+
+
+@pytest.mark.parametrize("kind", ["scienceworld", "textworld", "textarena", "gymnasium", "reasoning_gym"])
+def test_a_world_that_was_played_opens_like_a_new_one(kind: str, written: Any) -> None:
+    suite, letters = written(kind, CASES[kind][0]), []
+    with closing(open_batch(suite.factory, 2)) as batch:
+        for number, row in enumerate([dict(row) | {"seed": SEED} for row in suite.tasks("train")][:12]):
+            opened = batch.reset([0, 1], [row, row])
+            assert all(isinstance(one, Opening) for one in opened), opened
+            assert batch.openings_may_differ or opened[0] == opened[1], f"row {number}"
+            letters.append([sorted(one.observation + one.task_text) for one in opened])
+            for _ in range(number % 4):
+                batch.step([1], ["look around"])
+    assert all(one == other for one, other in letters), "more than an order differs"
 
 
 @pytest.mark.parametrize("kind", ["scienceworld", "textworld", "textarena", "gymnasium"])

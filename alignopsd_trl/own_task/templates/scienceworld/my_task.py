@@ -17,6 +17,7 @@ class MyTask(PlainEnvironment):
     prompt = ShortPrompt(brief=True)
     history_length, max_turns = 4, 16
     concurrent = True  # a step waits for Java
+    openings_may_differ = True  # in the order of equal things, which depends on what their world played before
     most_alive = 4
 
     def __init__(self):
