@@ -55,20 +55,16 @@ class TemplatePrompt:
 
 class ShortPrompt:
     """Renders a `View` in few tokens: the task, the skill, past turns, the observation and, if ``offers``, the actions
-    on offer. If ``brief``, past observations are their first lines. Nothing asks for an answer's form, which
-    demonstrations teach, and an empty system message keeps chat templates from adding a long one."""
+    on offer. Nothing asks for an answer's form, which demonstrations teach, and an empty system message keeps chat
+    templates from adding a long one."""
 
     name = "short"
 
-    def __init__(self, offers: bool = False, brief: bool = False):
-        self.offers, self.brief = offers, brief
+    def __init__(self, offers: bool = False):
+        self.offers = offers
 
     def render(self, view: View, skill: str = "") -> list[Message]:
-        past = [
-            line
-            for one in view.history
-            for line in (one.observation.partition("\n")[0] if self.brief else one.observation, f"> {one.action}")
-        ]
+        past = [line for one in view.history for line in (one.observation, f"> {one.action}")]
         offered = f"Actions: {'; '.join(view.admissible)}" if self.offers else ""
         text = "\n".join(filter(None, [view.task_text, skill, *past, view.observation, offered]))
         return [{"role": "system", "content": ""}, {"role": "user", "content": text}]

@@ -23,8 +23,7 @@ from alignopsd_trl.own_task.options import LIST
 HOUSES = {"nb_rooms": 2, "nb_objects": 3, "quest_length": 2}
 """The family of TextWorld's games that is written by default, in its own options."""
 SKILLED = {"episodes=256)": "episodes=256, skilled_share=0.75)"}
-"""In a recipe of TextWorld and ScienceWorld. Their players soon win with the skill: half of the episodes
-have few turns."""
+"""In a recipe of TextWorld. Its player soon wins with the skill: half of the episodes have a fifth of the turns."""
 PATHS = 6
 """Gold paths of ScienceWorld that say how long an episode may be; some take seconds to find."""
 MOST_TURNS = 50
@@ -191,7 +190,7 @@ def _scienceworld(asked: str) -> Written:
     splits = f'"train": range({train[0]}, {train[-1] + 1}), "test": range({test[0]}, {test[-1] + 1})'
     turns = {"max_turns = 4, 16": f"max_turns = 4, {int(2 * median(gold))}"}
     few = _few(len(train))
-    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns, **SKILLED, **few})
+    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns, **few})
 
 
 def _few(tasks: int) -> dict[str, str]:

@@ -21,7 +21,6 @@ from alignopsd_trl.environments import (
     Projection,
     Record,
     SerialBatch,
-    ShortPrompt,
     Step,
     TaskPanel,
     View,
@@ -355,13 +354,6 @@ def test_panel_has_an_order_and_a_checksum() -> None:
     for bad in ([], [{"name": 1}], [rows[0], rows[0]]):
         with pytest.raises(ValueError, match="panel"):
             TaskPanel.of("toy", "test", bad)
-
-
-def test_a_brief_prompt_shows_the_first_lines_of_what_was_seen_and_all_that_is() -> None:
-    view = View("leave.", "A door.\nIt is shut.", ("open it",), (Record(1, "A wall.\nIt is red.", "turn", ""),), 1)
-    long, brief = (ShortPrompt(brief=one).render(view, "Doors open.")[1]["content"] for one in (False, True))
-    assert brief.splitlines() == ["leave.", "Doors open.", "A wall.", "> turn", "A door.", "It is shut."]
-    assert long == brief.replace("A wall.", "A wall.\nIt is red.")
 
 
 def test_plain_environment_needs_only_reset_and_step() -> None:

@@ -14,7 +14,7 @@ SPLITS = {"train": range(1, 2), "test": range(3, 4)}  # of ScienceWorld's variat
 
 
 class MyTask(PlainEnvironment):
-    prompt = ShortPrompt(brief=True)
+    prompt = ShortPrompt()
     history_length, max_turns = 4, 16
     concurrent = True  # a step waits for Java
     openings_may_differ = True  # in the order of equal things, which depends on what their world played before
@@ -33,11 +33,13 @@ class MyTask(PlainEnvironment):
     def step(self, action):
         seen, _, done, info = self.world.step(action)
         valid = not seen.startswith(("No known action", "Ambiguous request"))
+        if seen.startswith("You move to "):
+            seen += f"\n{info['look']}"  # else a turn goes by for looking around
         reached, before = self.goals(), self.reached
         self.reached = reached
         return Step(
-            shown(seen, info["look"]), self.score.gain(info["score"]), done, info["score"] == 100,
-            max(self.score.share, 0.0), valid=valid, milestone="; ".join(sorted(reached - before)) or None,
+            seen, self.score.gain(info["score"]), done, info["score"] == 100, max(self.score.share, 0.0), valid=valid,
+            milestone="; ".join(sorted(reached - before)) or None,
         )  # fmt: skip
 
     def goals(self):
@@ -52,11 +54,6 @@ class MyTask(PlainEnvironment):
 
     def close(self):
         self.world.close()
-
-
-def shown(seen, room):
-    """What the world answers, and the room, which a policy would soon forget."""
-    return seen if seen == room else f"{seen}\n{room}"
 
 
 def rows(split):
