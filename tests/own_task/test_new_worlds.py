@@ -115,7 +115,6 @@ def test_few_tasks_of_scienceworld_are_all_trained_on(
 ) -> None:
     world: Any = SimpleNamespace(
         get_task_names=lambda: ["boil"],
-        get_max_variations=lambda task: 2,
         load=lambda *given, **options: None,
         get_gold_action_sequence=lambda: ["wait"] * 20,
         get_variations_train=lambda: range(tasks),
@@ -130,7 +129,7 @@ def test_few_tasks_of_scienceworld_are_all_trained_on(
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--scienceworld", "boil"])
     text = Path("mine/mine.py").read_text()
-    assert f'"train": range(0, {tasks}), "test": range(200, 209)' in text and "max_turns = 4, 30" in text
+    assert f'"train": range(0, {tasks}), "test": range(200, 209)' in text and "max_turns = 4, 40" in text
     recipe = Path("mine/train.py").read_text()
     assert ('"held_out": 16' in recipe) is held and f'"tasks_per_round": {at_once},' in recipe
 
