@@ -65,15 +65,15 @@ def refuse_stream(rows: Any, where: str) -> None:
         )
 
 
-def trained_on(tasks: int, held_out: int | None) -> range:
-    """Returns the places of the training tasks that are learnt from; the last ``held_out`` are not.
+def trained_on(tasks: int, held_out: int | None) -> int:
+    """Returns how many of the training tasks are learnt from: all but the last ``held_out``.
 
     Raises:
         ValueError: if none is left.
     """
     if (held_out or 0) >= tasks:
         raise ValueError(f"held_out={held_out} leaves none of {tasks} training tasks; lower it")
-    return range(tasks - (held_out or 0))
+    return tasks - (held_out or 0)
 
 
 def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

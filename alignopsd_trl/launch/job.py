@@ -66,7 +66,7 @@ class Job:
     def tasks(self) -> Any:
         """Returns the tasks to train on."""
         learnt = trained_on(len(self._split), self.recipe.held_out)
-        return self._split.select(learnt) if self.recipe.held_out else self._split
+        return self._split.select(range(learnt)) if self.recipe.held_out else self._split
 
     @property
     def held_out(self) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ class Task:
             ValueError: as `rows`, or if none is left.
         """
         rows = self.rows("train")
-        return [rows[place] for place in trained_on(len(rows), self.preset.get("held_out"))]
+        return rows[: trained_on(len(rows), self.preset.get("held_out"))]
 
 
 def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | None = None) -> Task:
