@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from alignopsd_trl.common.files import replacement
 from alignopsd_trl.turns import Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -175,16 +176,13 @@ def write_records(
     path: str | os.PathLike, records: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None
 ) -> None:
     """Writes a parquet file atomically. Without a schema, columns and types come from the records."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     if schema is not None:
         table = pa.Table.from_pylist(list(records), schema=schema)
     else:
         names = list(dict.fromkeys(name for record in records for name in record))
         table = pa.table({name: [record.get(name) for record in records] for name in names})
-    pq.write_table(table, partial)
-    partial.replace(path)
+    with replacement(path) as partial:
+        pq.write_table(table, partial)
 
 
 def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None) -> Any:

@@ -19,6 +19,7 @@ from alignopsd_trl.environments.base import (
     View,
 )
 from alignopsd_trl.environments.batch import SerialBatch, ThreadedBatch, open_batch
+from alignopsd_trl.environments.generators import RandomStream
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.plain import PlainEnvironment
@@ -37,6 +38,7 @@ __all__ = [
     "ProcessBatch",
     "Projection",
     "Prompt",
+    "RandomStream",
     "Record",
     "Rendered",
     "RunningScore",

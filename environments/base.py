@@ -326,6 +326,11 @@ class TextEnvironment(ABC):
     concurrent: bool | str = False
     most_alive: int | None = None
 
+    @staticmethod  # noqa: B027 (most rows need nothing)
+    def prepare_row(**row: Any) -> None:
+        """Makes what an episode of a row needs, such as a generated game, before the time of its `reset` is taken. It
+        is called for one row at a time, for one that is ready too. `reset` must find or make the same without it."""
+
     @abstractmethod
     def reset(self, *_: Any, **task: Any) -> Opening:
         """Starts the episode of a dataset row. It gets every column of the row and ``seed`` (`int`); name the needed
@@ -363,6 +368,7 @@ class EnvironmentBatch(Protocol):
     `step` is called from one thread per worker, each with the slots of that worker; else from the player's thread.
     An attribute ``slots`` says how many there are, if fewer than were asked for.
     Unless its attribute ``projects_itself`` is false, a call of `project` has the environments' time limit.
+    An attribute ``prepare_row`` is as in `TextEnvironment`.
     """
 
     prompt: Prompt

@@ -36,7 +36,7 @@ from alignopsd_trl.environments.declared import (
     name_of,
     resetting,
 )
-from alignopsd_trl.environments.generators import Stream, kept
+from alignopsd_trl.environments.generators import RandomStream, kept
 from alignopsd_trl.environments.processes import ProcessBatch
 from alignopsd_trl.environments.validation import ValidatedBatch, copied, guarded, limited
 
@@ -111,7 +111,7 @@ class SerialBatch(Declared):
     def __init__(self, environments: Sequence[TextEnvironment]):
         self._environments = list(environments)
         self._describe(self._environments[0])
-        self._streams = None if self.concurrent else [Stream() for _ in self._environments]
+        self._streams = None if self.concurrent else [RandomStream() for _ in self._environments]
 
     def environment(self, slot: int) -> TextEnvironment:
         return self._environments[slot]
@@ -144,7 +144,7 @@ class SerialBatch(Declared):
             guarded(environment.close)
 
 
-def _lent(stream: Stream, call: Callable[[], Any]) -> Any:
+def _lent(stream: RandomStream, call: Callable[[], Any]) -> Any:
     stream.install()
     found = guarded(call)
     stream.keep()
@@ -189,7 +189,7 @@ class ThreadedBatch(Declared):
         check_environment(type(first))
         _check_own(made)
         self._describe(first)
-        self._streams = None if self.concurrent is True and not turns else [Stream() for _ in made]
+        self._streams = None if self.concurrent is True and not turns else [RandomStream() for _ in made]
         self._project = first.project
         self._has_endings = type(first).finish is not TextEnvironment.finish
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -280,7 +280,7 @@ class ThreadedBatch(Declared):
             self._environments[slot] = failure
         self._outcomes([_Job(environment.close, None, self._stream(slot)) for slot, environment in gone])
 
-    def _stream(self, slot: int) -> Stream | None:
+    def _stream(self, slot: int) -> RandomStream | None:
         return self._streams[slot] if self._streams else None
 
     def _outcomes(self, jobs: Sequence[_Job]) -> list[Any]:
@@ -346,7 +346,7 @@ class ThreadedBatch(Declared):
 
 
 class _Job:
-    def __init__(self, call: Callable[[], Any], environment: TextEnvironment | None, stream: Stream | None):
+    def __init__(self, call: Callable[[], Any], environment: TextEnvironment | None, stream: RandomStream | None):
         self.call, self.environment, self.stream = call, environment, stream
         self.started: float | None = None
         self.outcome: Future[Any] = Future()

@@ -26,6 +26,8 @@ class Declared:
         self.thinks_freely = getattr(first, "thinks_freely", False)
         self.concurrent = concurrency(first)
         self.projects_itself = not _is_ours(first.project)
+        own = getattr(first, "prepare_row", None)
+        self.prepare_row = None if own is TextEnvironment.prepare_row else own
 
 
 def name_of(environment: Any) -> str:

@@ -13,7 +13,7 @@ import random
 import sys
 import threading
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,31 +30,54 @@ def kept() -> Generator[None]:
     global _lends_torch
     with _TURN:
         before, _lends_torch = _lends_torch, threading.current_thread() is threading.main_thread()
-        own, bits = random.getstate(), mtrand.get_bit_generator()
-        legacy = numpy.random.get_state(legacy=False)
-        torch, devices = _cpu(), _devices()
-        drawn = None if torch is None else torch.get_state()
+        restore = _restoring()
         try:
             yield
         finally:
-            random.setstate(own)
-            mtrand.set_bit_generator(bits)
-            if legacy["has_gauss"]:  # the half-used pair of normal numbers is lost where a bit generator is set
-                numpy.random.set_state(legacy)
-            if torch is not None:
-                torch.set_state(drawn)
-            for generator, seed, offset, state in devices:
-                if generator.initial_seed() != seed or generator.get_offset() < offset:
-                    generator.set_state(state)
+            restore()
             _lends_torch = before
 
 
-class Stream:
+def _restoring() -> Callable[[], None]:
+    """Returns what puts the present states back."""
+    own, bits = random.getstate(), mtrand.get_bit_generator()
+    legacy = numpy.random.get_state(legacy=False)
+    torch, devices = _cpu(), _devices()
+    drawn = None if torch is None else torch.get_state()
+
+    def restore() -> None:
+        random.setstate(own)
+        mtrand.set_bit_generator(bits)
+        if legacy["has_gauss"]:  # the half-used pair of normal numbers is lost where a bit generator is set
+            numpy.random.set_state(legacy)
+        if torch is not None:
+            torch.set_state(drawn)
+        for generator, seed, offset, state in devices:
+            if generator.initial_seed() != seed or generator.get_offset() < offset:
+                generator.set_state(state)
+
+    return restore
+
+
+class RandomStream:
     """The states of one episode."""
 
-    def __init__(self) -> None:
-        self.begin(None)
+    def __init__(self, seed: object = None) -> None:
+        self.begin(seed)
         self._numpy: Any = None
+
+    @contextmanager
+    def lent(self) -> Generator[None]:
+        """Gives the generators to a game for a block of its calls, also where nobody else keeps games apart: all that
+        it draws follows from the seed and its own calls."""
+        restore = _restoring()
+        self.install()
+        try:
+            yield
+        finally:
+            if mtrand.get_bit_generator() is self._numpy:  # else this call was given up, and another episode has them
+                self.keep()
+                restore()
 
     def begin(self, seed: object) -> None:
         """Forgets the states; the next `install` seeds them."""

@@ -26,6 +26,7 @@ from alignopsd_trl.environments.base import (
     Step,
     text_of_error,
 )
+from alignopsd_trl.environments.generators import kept
 
 MOST_WAITING = 64  # calls that may hang before no more are made
 LARGEST = 3.4e38  # of a number, as float32 holds it
@@ -60,6 +61,7 @@ class ValidatedBatch:
         self.thinks_freely: bool = getattr(batch, "thinks_freely", False)
         self.concurrent: bool | str = getattr(batch, "concurrent", False)
         self._projects_itself: bool = getattr(batch, "projects_itself", True)
+        self._prepare: Callable[..., None] | None = getattr(batch, "prepare_row", None)
         self._steps: Counter[int] = Counter()  # of the present episodes, by slot
         for field, least in (("history_length", 0), ("max_turns", 1)):
             value = getattr(self, field)
@@ -68,6 +70,10 @@ class ValidatedBatch:
 
     def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
         self._steps.update({slot: -self._steps[slot] for slot in slots})
+        if self._prepare is not None:
+            with kept():  # no other episode of this process plays meanwhile
+                for task in tasks:
+                    guarded(partial(self._prepare, **task))  # `reset` meets its error again
         own = [{name: copied(value) for name, value in task.items()} for task in tasks]  # it may write into them
         return [_admitted(opening_of, value) for value in self._batch.reset(slots, own)]
 

@@ -20,7 +20,7 @@ import cloudpickle
 
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, TextEnvironment
 from alignopsd_trl.environments.declared import resetting
-from alignopsd_trl.environments.generators import Stream
+from alignopsd_trl.environments.generators import RandomStream
 from alignopsd_trl.environments.validation import guarded
 
 READY = "ready"
@@ -71,7 +71,7 @@ class Slots:
     def __init__(self, factory: Callable[[], TextEnvironment]):
         self._factory = factory
         self._environments: dict[int, TextEnvironment] = {}
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, RandomStream] = {}
 
     def answer(self, slot: int, kind: str, payload: Any) -> Any:
         """Returns the result of an item; errors of an environment end its own episode."""
@@ -97,7 +97,7 @@ class Slots:
     def _lent(self, slot: int, kind: str, payload: Any) -> Any:
         if getattr(self._environments[slot], "concurrent", False) is True:
             return self._called(slot, kind, payload)
-        stream = self._streams.setdefault(slot, Stream())
+        stream = self._streams.setdefault(slot, RandomStream())
         if kind == RESET:
             stream.begin(payload.get("seed"))
         stream.install()

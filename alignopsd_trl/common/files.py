@@ -32,17 +32,24 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 def write_bytes(path: str | os.PathLike, content: bytes) -> Path:
     """Replaces a file in one step and returns its path. A reader sees the old content or the new, also if this process
     is killed."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(content)
-        return partial.replace(path)
+        with replacement(path) as partial:
+            partial.write_bytes(content)
     except OSError as error:
         reason = f"{error.strerror or error}; make room or choose another folder"
         raise OSError(error.errno, reason, str(path)) from error
-    finally:
-        partial.unlink(missing_ok=True)
+    return Path(path)
+
+
+@contextmanager
+def replacement(path: str | os.PathLike) -> Generator[Path]:
+    """Yields the place of a new file, which nobody can foresee; at the end the file takes the place of ``path`` in one
+    step."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".partial", dir=path.parent) as folder:
+        yield (partial := Path(folder) / path.name)
+        partial.replace(path)
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:

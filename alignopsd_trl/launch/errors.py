@@ -241,8 +241,9 @@ def _end(name: str, error: BaseException, status: int, resumes: str | None) -> N
 
 def _end_unexpected(name: str, error: BaseException) -> NoReturn:
     """Ends the process on an error that nobody foresaw: a line, and the calls in a file that a report can hold."""
-    place = Path(tempfile.gettempdir()) / f"alignopsd-{os.getpid()}.txt"
-    place.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    descriptor, place = tempfile.mkstemp(prefix="alignopsd-", suffix=".txt")  # a name that nobody can foresee
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write("".join(traceback.format_exception(error)))
     said = " ".join(str(error).split())[:400]
     print(
         f"{name}: unexpected {type(error).__name__}: {said}\nThe calls are in {place}; please report them.",

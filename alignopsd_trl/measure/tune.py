@@ -150,5 +150,6 @@ def page(found: Mapping[str, Any], value: str) -> str:
 
 def yaml_text(recipe: str, settings: Mapping[str, Any], reason: str) -> str:
     """Returns the text of a ``--config`` file."""
-    comments = [f"# Written by alignopsd measure {recipe}; figures: report.md", f"# {reason}"]
+    told = (f"Written by alignopsd measure {recipe}; figures: report.md", reason)
+    comments = [f"# {' '.join(line.split())}" for line in told]  # a line break in a path would end the comment
     return "\n".join([*comments, yaml.safe_dump(dict(settings), sort_keys=False, default_flow_style=False, width=200)])

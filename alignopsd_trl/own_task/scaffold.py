@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,17 @@ from keyword import iskeyword
 from pathlib import Path
 
 from alignopsd_trl.common.files import replacing
+from alignopsd_trl.common.literals import with_values
 from alignopsd_trl.common.offline import INSTALL, OFFLINE_MODEL, has_smollm2
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.own_task.options import FRESH
-from alignopsd_trl.own_task.worlds import HELD_OUT, Written, ask
+from alignopsd_trl.own_task.worlds import HELD_OUT, ask
 from alignopsd_trl.skills.schema import NAME as NAME_RULE
 
 TEMPLATES = Path(__file__).parent / "templates"
-NAME, CLASS, ADDRESS = "my_task", "MyTask", "http://localhost:8000"
-"""Placeholders in the templates for the task's name, its class and the server's address."""
+NAME, CLASS, LABEL = "my_task", "MyTask", '"my_world"'
+"""Placeholders in the templates for the task's name, its class and, in a skill bank, what was asked for. All else that
+a user gives is a value that the task's module assigns."""
 
 WORLDS = ("textarena", "textworld", "scienceworld", "gymnasium", "reasoning_gym")
 """Kinds of templates that play a world of somebody else's; each is the name of an option and of a package."""
@@ -54,7 +57,7 @@ def write_task(
     Args:
         folder: its name becomes the task's.
         kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv`` or one of `WORLDS`.
-        asked: the address of an OpenEnv server; of a world what `alignopsd_trl.own_task.worlds.ask` takes.
+        asked: what `alignopsd_trl.own_task.worlds.ask` takes.
         model: what the first policy starts from: ``smollm2`` or ``tiny``; by default `smollm2` if it is installed.
         functions: as in `ask`.
 
@@ -69,14 +72,16 @@ def write_task(
     model = model or (OFFLINE_MODEL if has_smollm2() else FRESH)
     parts = [TEMPLATES / one for one in ("shared", kind, *([model] if model == OFFLINE_MODEL else []))]
     _check(folder, name, parts)
-    world = ask(kind, asked, functions) if kind in WORLDS else Written({ADDRESS: asked or ADDRESS})
-    roomy = ROOMY if kind in WORLDS else {}
-    words = {**roomy, **world.words, NAME: name, CLASS: _class(name)}
+    world = ask(kind, asked, functions)
+    changes = {**(ROOMY if kind in WORLDS else {}), **world.changes}
+    names = {NAME: name, CLASS: _class(name), LABEL: json.dumps(asked)}
     parts += [own] if world.part and (own := TEMPLATES / kind / world.part).is_dir() else []
     with replacing(folder) as partial:
         for file in (one for part in parts for one in part.iterdir()):  # the later overwrites
             if file.is_file():
-                _write(file, partial, words)
+                text = _written(file.read_text(encoding="utf-8"), changes, names)
+                text = with_values(text, world.values) if file.name == f"{NAME}.py" else text
+                (partial / file.name.replace(NAME, name)).write_text(text, encoding="utf-8")
         for place, file in world.files.items():
             (partial / place).parent.mkdir(exist_ok=True)
             shutil.copyfile(file, partial / place)
@@ -102,9 +107,8 @@ def _class(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def _write(file: Path, folder: Path, words: Mapping[str, str]) -> None:
-    """Writes a file of the templates under the task's name."""
-    text = file.read_text(encoding="utf-8")
-    for word, own in words.items():
-        text = text.replace(word, own)
-    (folder / file.name.replace(NAME, words[NAME])).write_text(text, encoding="utf-8")
+def _written(text: str, changes: Mapping[str, str], names: Mapping[str, str]) -> str:
+    """Returns a text of the templates with changes, one after another, and names, each where the template has it."""
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)

@@ -19,6 +19,7 @@ from alignopsd_trl.environments.loading import find_module, importable, load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.presets import recipe_beside
 from alignopsd_trl.own_task.options import WarmStartConfig
+from alignopsd_trl.own_task.worlds import server_address
 
 LIMITS = {"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": 0}
 """Default tokens, as in `evaluate`, if neither the command line nor the task's recipe gives a number.
@@ -84,7 +85,8 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
         ValueError: if the task can't be found; the message says what is missing.
     """
     if spec.startswith(("http://", "https://")):
-        return _adapted(spec, OpenEnvEnvironment(partial(_client(spec), base_url=spec), reward="sum"), rows)
+        connect = partial(_client(spec), base_url=server_address(spec))
+        return _adapted(spec, OpenEnvEnvironment(connect, reward="sum"), rows)
     place, colon, name = spec.rpartition(":")
     if colon:
         return _adapted(name, as_environment(_class(place, name)), rows)

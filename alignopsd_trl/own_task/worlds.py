@@ -6,6 +6,7 @@ Nothing here is needed to play: the files that are written use the world's own p
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -16,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from alignopsd_trl.common.literals import literal
 from alignopsd_trl.environments.base import Failure
 from alignopsd_trl.environments.batch import limited
 from alignopsd_trl.own_task.options import LIST
@@ -28,12 +30,18 @@ PATHS = 6
 """Gold paths of ScienceWorld that say how long an episode may be; some take seconds to find."""
 MOST_TURNS = 50
 TEXTARENA = "textarena==0.7.4"
-SHOWN = {"GuessTheNumber": "slice(1, 2)"}
+SHOWN = {"GuessTheNumber": slice(1, 2)}
 """Lines of the rules that suffice, of the games that have a player in the templates."""
+NEVER_WON = {
+    "Bandit": "its last press pays the regret, so that the best button pays nothing",
+    "FifteenPuzzle": "half of its deals have no solution, and a solved one fails with AttributeError",
+}
+"""Games of TextArena that nobody can win as this version has them, and why."""
 HELD_OUT = '\n    "held_out": 16,  # training tasks that choose the weights that stay'
 """A line of the recipes of other worlds."""
 FEWEST = 64  # training tasks of which some can be held out
 SECONDS = 5.0  # for a game of TextArena to deal
+_ADDRESS = re.compile(r"(?i:https?)://(\[[0-9a-fA-F:.]+\]|\w[\w.-]*)(:\d{1,5})?(/[\w./~%+?&=:,@-]*)?")
 
 
 @dataclass(frozen=True)
@@ -41,22 +49,24 @@ class Written:
     """What the templates of a world become.
 
     Args:
-        words: texts of the templates and what stands in their place.
+        values: what names of the task's module are assigned, as literals.
+        changes: texts of ours in the templates and what stands in their place.
         part: a folder of further templates in the world's own, which overwrite those.
         files: files to copy, by their place in the task's folder.
     """
 
-    words: Mapping[str, str]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
     part: str = ""
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
 def ask(kind: str, asked: str, functions: Mapping[str, str] | None = None) -> Written:
-    """Asks a world what it needs.
+    """Asks a world what it needs, and checks the value before it is written.
 
     Args:
-        kind: the name of the world's package and option.
-        asked: the option's value: an id, a task, a dataset, a file, options.
+        kind: the folder of templates; of a world the name of its package and option.
+        asked: the option's value: an id, a task, a dataset, a file, options, the address of an OpenEnv server.
         functions: ``MODULE:FUNCTION`` for the functions ``seen`` and ``played`` of a Gymnasium environment.
 
     Raises:
@@ -65,8 +75,21 @@ def ask(kind: str, asked: str, functions: Mapping[str, str] | None = None) -> Wr
     """
     if kind == "gymnasium":
         return _gymnasium(asked, functions or {})
-    known = {"textarena": _textarena, "textworld": _textworld, "scienceworld": _scienceworld}
-    return known.get(kind, _reasoning)(asked)
+    known = {
+        "textarena": _textarena,
+        "textworld": _textworld,
+        "scienceworld": _scienceworld,
+        "reasoning_gym": _reasoning,
+        "openenv": lambda address: Written({"ADDRESS": server_address(address)}),
+    }
+    return known[kind](asked) if kind in known else Written()
+
+
+def server_address(text: str) -> str:
+    """Returns the address of a server. Raises `ValueError` unless it is one of http or https with a host."""
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError(f"the address {text!r} must be http://HOST:PORT or https://HOST of a server")
+    return text
 
 
 def _package(name: str, at_pip: str) -> Any:
@@ -94,7 +117,7 @@ def textarena_table() -> Iterator[str]:
             others += 1
         else:
             yield f"{name:<32}{found.max_turns or 'no limit'}"
-    yield f"{others} others need a download, several players, a judge or more than {SECONDS:g} s to deal"
+    yield f"{others} others can't be won, or need a download, several players, a judge or {SECONDS:g} s to deal"
 
 
 def _dealt(name: str) -> Any:
@@ -103,6 +126,8 @@ def _dealt(name: str) -> Any:
     Raises:
         Exception: of any kind, from the game.
     """
+    if reason := NEVER_WON.get(name.partition("-")[0]):
+        raise ValueError(reason)
     arena = importlib.import_module("textarena")
     game = arena.make(f"{name}-raw")
     game.reset(num_players=1, seed=0)
@@ -122,6 +147,7 @@ def _textarena(asked: str) -> Written:
     name = asked.removesuffix("-raw").removesuffix("-train")
     if f"{name}-raw" not in registry:
         raise _unknown("the game", asked, [one.removesuffix("-raw") for one in registry if one.endswith("-raw")])
+    part = name.partition("-")[0]
     try:
         with _quiet():
             state = _dealt(name)
@@ -133,14 +159,16 @@ def _textarena(asked: str) -> Written:
     arena = importlib.import_module("textarena")
     board = any(kind is arena.ObservationType.GAME_BOARD for _, _, kind in state.observations[0])
     turns = min((state.max_turns or MOST_TURNS) + 2, MOST_TURNS)  # wrong moves are forgiven once
-    shown = {"SHOWN = slice(None)": f"SHOWN = {SHOWN[part]}"} if (part := name.partition("-")[0]) in SHOWN else {}
-    told = {"my_world": name, **shown, "max_turns = 10, 30": f"max_turns = {2 if board else 10}, {turns}"}
-    return Written(told, part)
+    shown = {"SHOWN": SHOWN[part]} if part in SHOWN else {}
+    told = {"GAME": name, **shown, "history_length": 2 if board else 10, "max_turns": turns}
+    return Written(told, part=part)
 
 
 def _needed(error: Exception) -> str:
     """Says what a game of TextArena would need."""
     said = " ".join(str(error).split())
+    if said in NEVER_WON.values():
+        return f"nobody can win it: {said}"
     if "player" in said:
         return f"it needs several players ({said:.80})"
     if "API" in said:
@@ -157,19 +185,18 @@ def _textworld(asked: str) -> Written:
         if not path.is_file() or not path.with_suffix(".json").is_file():
             raise ValueError(f"{path} and {path.with_suffix('.json').name} beside it must be files that tw-make wrote")
         files = {f"games/1{kind}": path.with_suffix(kind) for kind in (".json", ".z8")}
-        one = {'{"train": (1, 96), "test": (10_001, 40)}': '{"train": (1, 8), "test": (1, 8)}'}
-        one |= {'GAMES / f"{number}.z8"': 'GAMES / "1.z8"  # whatever the number: a round wants several tasks'}
-        return Written({'{"my_world": 0}': "{}", **one, **SKILLED, **_few(8)}, files=files)
+        one = {"FAMILY": {}, "NUMBERS": {"train": (1, 8), "test": (1, 8)}, "ONE": "1.z8"}
+        return Written(one, SKILLED | _few(8), files=files)
     family, options = dict(HOUSES), world.GameOptions()
     for pair in filter(None, asked.split(",")):
         name, _, value = pair.partition("=")
-        if not isinstance(getattr(options, name.strip(), None), int) or not value.strip().isdigit():
+        if not isinstance(getattr(options, name.strip(), None), int) or not value.strip().isdecimal():
             known = "nb_rooms, nb_objects, quest_length, quest_breadth, nb_parallel_quests"
             raise ValueError(
                 f"--textworld {pair!r} must be FILE.z8 or NAME=NUMBER,... of textworld.GameOptions: {known}"
             )
         family[name.strip()] = int(value)
-    return Written({'{"my_world": 0}': str(family).replace("'", '"'), **SKILLED})
+    return Written({"FAMILY": family}, SKILLED)
 
 
 def _scienceworld(asked: str) -> Written:
@@ -187,10 +214,8 @@ def _scienceworld(asked: str) -> Written:
             gold.append(len(world.get_gold_action_sequence()))
     finally:
         world.close()
-    splits = f'"train": range({train[0]}, {train[-1] + 1}), "test": range({test[0]}, {test[-1] + 1})'
-    turns = {"max_turns = 4, 16": f"max_turns = 4, {int(2 * median(gold))}"}
-    few = _few(len(train))
-    return Written({"my_world": asked, '"train": range(1, 2), "test": range(3, 4)': splits, **turns, **few})
+    splits = {"train": range(train[0], train[-1] + 1), "test": range(test[0], test[-1] + 1)}
+    return Written({"TASK": asked, "SPLITS": splits, "max_turns": int(2 * median(gold))}, _few(len(train)))
 
 
 def _few(tasks: int) -> dict[str, str]:
@@ -203,7 +228,7 @@ def _reasoning(asked: str) -> Written:
     known = _package("reasoning_gym.factory", "reasoning-gym==0.1.25").DATASETS
     if asked not in known:
         raise _unknown("reasoning-gym's dataset", asked, known)
-    return Written({"my_world": asked})
+    return Written({"NAME": asked})
 
 
 def _gymnasium(asked: str, functions: Mapping[str, str]) -> Written:
@@ -226,15 +251,15 @@ def _gymnasium(asked: str, functions: Mapping[str, str]) -> Written:
     named = own if len(own) == getattr(actions, "n", 0) else [str(one) for one in range(getattr(actions, "n", 0))]
     offered = tuple(named) if discrete and "played" not in functions else ()
     world.close()
-    words = {"my_world": asked, '("my_actions",)': str(offered).replace("'", '"')}
+    changes = {}
     for name, place in functions.items():
         module, _, function = place.partition(":")
         if not module.replace(".", "_").isidentifier() or not function.isidentifier():
             raise ValueError(f"--{name} {place!r} must be MODULE:FUNCTION")
-        words[_BODIES[name]] = f"{name} = import_module({module!r}).{function}\n".replace("'", '"')
+        changes[_BODIES[name]] = f"{name} = import_module({literal(module)}).{function}\n"
     if functions:
-        words["from pathlib import Path\n"] = "from importlib import import_module\nfrom pathlib import Path\n"
-    return Written(words)
+        changes["from pathlib import Path\n"] = "from importlib import import_module\nfrom pathlib import Path\n"
+    return Written({"ID": asked, "ACTIONS": offered}, changes)
 
 
 _BODIES = {

@@ -24,6 +24,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from alignopsd_trl.common.command import words
 from alignopsd_trl.common.files import plain, whole_json, write_text
+from alignopsd_trl.common.literals import literal
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.common.progress import escaped
 from alignopsd_trl.config import AlignOPSDConfig
@@ -41,7 +42,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-TEMPLATES.filters |= {"shown": escaped, "text": json.dumps}
+TEMPLATES.filters |= {"shown": escaped, "text": literal}
 """``shown``: foreign text in Markdown; ``text``: a string of Python, in code."""
 _WITHOUT_MEANING = frozenset(  # paths, names and the machine of a run, and what a configuration makes: not the method's
     "output_dir run_name report_to push_to_hub hub_model_id hub_token hub_strategy resume_from_checkpoint "
@@ -110,7 +111,7 @@ def paper() -> str:
 
 
 def _arguments(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return ", ".join(f"{name}={literal(value)}" for name, value in options.items())
 
 
 def is_hub_id(name: str) -> bool:

@@ -9,28 +9,44 @@ import importlib
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from alignopsd_trl.environments import Opening, Step, load, open_batch
-from alignopsd_trl.environments.generators import Stream
+from alignopsd_trl.environments.generators import RandomStream
 from alignopsd_trl.own_task.scaffold import write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.worlds]
 OWN = Path(__file__).parents[1] / "data" / "worlds" / "cases.json"
 CASES = json.loads(Path(os.environ.get("WORLD_CASES", OWN)).read_text())
 SIBLINGS, RESETS, SEED = 8, 200, 5
+WORST = (
+    "save",
+    "restore",
+    "RESTART",
+    "quit",
+    "undo",
+    "again",
+    "look\nlook",
+    "reset task",
+    "[1]\n[2]",
+    "",
+    "script",
+    "look. z",
+)
 Trace = list[tuple[Any, ...]]
 
 
-def _cases(*kinds: str) -> list[Any]:
-    return [pytest.param(kind, asked, id=f"{kind} {asked}") for kind in kinds for asked in CASES.get(kind, ())]
+def _cases(*kinds: str, most: int | None = None) -> list[Any]:
+    return [pytest.param(kind, asked, id=f"{kind} {asked}") for kind in kinds for asked in CASES.get(kind, ())[:most]]
 
 
 @pytest.fixture
@@ -132,8 +148,8 @@ def test_walkthroughs_of_textworld(kind: str, asked: str, written: Any) -> None:
 def test_seeded_games_of_textarena(kind: str, asked: str, written: Any) -> None:
     suite = written(kind, asked)
     player = importlib.import_module(f"{suite.name}_player")
-    textarena, stream = importlib.import_module(kind), Stream()
-    stream.begin(SEED)
+    textarena, stream = importlib.import_module(kind), RandomStream()
+    stream.begin(_row(suite)["number"])
     moves, draw, expected = [], random.Random(0), []
     stream.install()
     game = textarena.make(f"{asked}-raw")
@@ -164,6 +180,68 @@ def test_siblings_of_other_worlds_are_equal(kind: str, asked: str, written: Any)
     actions = [draw.choice("0123") for _ in range(12)]
     first, *others = _played(suite, actions)
     assert all(one == first for one in others)
+
+
+LIGHT, HEAVY = ("textarena", "gymnasium", "reasoning_gym"), ("scienceworld", "textworld")
+
+
+@pytest.mark.parametrize("kind, asked", [*_cases(*LIGHT), *_cases(*HEAVY, most=1)])
+def test_an_episode_alone_is_the_one_beside_four_that_do_their_worst(kind: str, asked: str, written: Any) -> None:
+    suite = written(kind, asked)
+    actions = _actions(kind, suite)
+    random.seed(1)
+    alone = _beside(suite, actions, 0)
+    random.seed(2)
+    assert _beside(suite, actions, 4) == alone
+    assert len(alone) > 1
+    if kind == "textworld":
+        assert alone[-1][2] and sum(one[1] for one in alone[1:]) == pytest.approx(1), "the way was not the way"
+
+
+def _actions(kind: str, suite: Any) -> list[str]:
+    """Moves of a world, for TextWorld the way to the end with the worst words between them."""
+    one, draw = suite.factory(), random.Random(0)
+    opened = one.reset(**_row(suite))
+    with closing(one):
+        if kind == "scienceworld":
+            return list(one.gold())
+        if kind == "textworld":
+            return [word for command in one.state.policy_commands for word in (*WORST, command)]
+    examples = re.findall(r"\[[^\[\]\n]{1,24}\]", f"{opened.task_text}\n{opened.observation}")
+    return [draw.choice(examples or list("0123")) for _ in range(20)]
+
+
+def _beside(suite: Any, actions: Sequence[str], others: int) -> Trace:
+    """Plays an episode in turns with others, which reset, seed what the process has, and give the worst actions."""
+    one, rows = suite.factory(), [dict(row) for row in suite.tasks("train")]
+    beside, ended = [suite.factory() for _ in range(others)], [True] * others
+    trace = [_told(one.reset(**_row(suite)))]
+    for turn, action in enumerate(actions):
+        for place, other in enumerate(beside):
+            if ended[place] or turn % 7 == place:
+                other.reset(**rows[(turn + place) % min(4, len(rows))], seed=turn)
+            np.random.seed(turn)
+            random.seed(turn)
+            ended[place] = other.step((*WORST, action)[(turn + place) % (len(WORST) + 1)]).done
+        trace.append(_told(one.step(action)))
+        if trace[-1][2]:
+            break
+    for each in (one, *beside):
+        each.close()
+    return trace
+
+
+@pytest.mark.parametrize("kind, asked", [*_cases("textarena"), *_cases(*HEAVY, most=1)])
+def test_a_line_break_makes_no_second_move(kind: str, asked: str, written: Any) -> None:
+    suite = written(kind, asked)
+    action = _actions(kind, suite)[-1 if kind == "textworld" else 0]
+    with closing(suite.factory()) as one, closing(suite.factory()) as other:
+        one.reset(**_row(suite))
+        other.reset(**_row(suite))
+        for both in (f"{action}\n{action}", f"look\r\n{action}"):
+            step = one.step(both)
+            assert (step.valid, step.reward, step.done) == (False, 0.0, False)
+        assert _told(one.step(action)) == _told(other.step(action))
 
 
 @pytest.mark.parametrize("kind", ["scienceworld", "textworld", "textarena", "gymnasium", "reasoning_gym"])

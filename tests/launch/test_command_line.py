@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -122,10 +123,13 @@ def test_the_help_page_names_flags_that_exist_and_all_methods() -> None:
 
 
 def test_a_run_that_stops_ends_with_status_1_and_a_bug_names_the_file_with_its_calls(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from alignopsd_trl.launch.errors import reported
 
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / f"alignopsd-{os.getpid()}.txt").symlink_to(tmp_path / "mine")  # as somebody else might lay it
     for error, status in ((RunStopped("why"), 1), (EnvironmentsDown("gone"), 1), (KeyboardInterrupt(), 130)):
         with pytest.raises(SystemExit) as end, reported("x", quietly=True):
             raise error
@@ -134,7 +138,9 @@ def test_a_run_that_stops_ends_with_status_1_and_a_bug_names_the_file_with_its_c
         raise ValueError("a bug in the middle of a run")
     told = capsys.readouterr().err
     assert end.value.code == 1 and told.startswith("x: unexpected ValueError: a bug in the middle of a run\n")
+    assert (tmp_path / "mine").read_text() == "kept"
     calls = Path(told.split("The calls are in ")[1].split(";")[0])
+    assert calls.parent == tmp_path and calls.stat().st_mode & 0o077 == 0
     assert calls.read_text().startswith("Traceback") and "a bug in the middle of a run" in calls.read_text()
     calls.unlink()
     with pytest.raises(SystemExit), reported("x", quietly=True), setup():

@@ -76,6 +76,10 @@ def test_advice_follows_from_what_is_clear_and_is_a_file_that_train_takes(
     assert {name: getattr(args, name) for name in expected} == expected
 
 
+def test_a_path_with_a_line_break_adds_no_setting() -> None:
+    assert yaml.safe_load(yaml_text("a\nlearning_rate: 1", {"seed": 1}, "b\nbeta: 2")) == {"seed": 1}
+
+
 # The command
 
 

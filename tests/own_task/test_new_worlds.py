@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -49,6 +51,7 @@ def arena(monkeypatch: pytest.MonkeyPatch) -> None:
     arena.make = lambda name: _Game(name.removesuffix("-raw"))
     registration: Any = ModuleType("textarena.envs.registration")
     names = ("Chess-v0", "Wordle-v0", "Debate-v0", "Odd-v0", "Slow-v0", "Hidden-v0", "Board-v0", "Pair-v0")
+    names += ("Bandit-v0", "Bandit-v0-hard", "FifteenPuzzle-v0")
     registration.ENV_REGISTRY = {f"{name}{kind}": None for name in names for kind in ("", "-raw", "-train")}
     for name, module in {
         "textarena": arena,
@@ -62,9 +65,9 @@ def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--textarena", "Hidden-v0-train", "--model", "tiny"])
     text = Path("mine/mine.py").read_text()
-    assert 'GAME = "Hidden-v0"' in text and "max_turns = 10, 11" in text and "class Mine(" in text
+    assert 'GAME = "Hidden-v0"' in text and "history_length = 10\n    max_turns = 11" in text and "class Mine(" in text
     main(["new", "boards", "--textarena", "Board-v0", "--model", "tiny"])
-    assert "max_turns = 2, 50" in Path("boards/boards.py").read_text()
+    assert "history_length = 2\n    max_turns = 50" in Path("boards/boards.py").read_text()
     assert "episodes=256" in Path("boards/train.py").read_text()
     assert not list(Path("boards").rglob("GuessTheNumber")), "games with a player of their own are not this one's"
 
@@ -78,6 +81,9 @@ def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch:
         ("Debate-v0", ["a judge"]),
         ("Odd-v0", ["SyntaxError"]),
         ("Hiden-v0", ["unknown", "Hidden-v0"]),
+        ("Bandit-v0", ["nobody can win", "regret"]),
+        ("Bandit-v0-hard", ["nobody can win", "regret"]),
+        ("FifteenPuzzle-v0", ["nobody can win", "no solution"]),
     ],
 )
 def test_a_game_that_cannot_be_played_is_refused_by_name(
@@ -93,7 +99,7 @@ def test_the_games_that_can_be_played_are_listed(
     monkeypatch.setattr("alignopsd_trl.own_task.worlds.SECONDS", 0.2)
     main(["new", "--textarena", "list"])
     said = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in said] == ["id", "Hidden-v0", "Board-v0", "6"]
+    assert [line.split()[0] for line in said] == ["id", "Hidden-v0", "Board-v0", "9"]
 
 
 def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +110,7 @@ def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.Mon
         Path(f"game{kind}").write_text("a game")
     main(["new", "mine", "--textworld", "game.z8"])
     text = Path("mine/mine.py").read_text()
-    assert '{"train": (1, 8), "test": (1, 8)}' in text and "FAMILY = {}" in text and 'made = GAMES / "1.z8"' in text
+    assert '{"train": (1, 8), "test": (1, 8)}' in text and "FAMILY = {}" in text and 'ONE = "1.z8"' in text
     assert Path("mine/games/1.z8").read_text() == Path("mine/games/1.json").read_text() == "a game"
     assert "held_out" not in Path("mine/train.py").read_text(), "one task can't be held out of one"
 
@@ -129,7 +135,7 @@ def test_few_tasks_of_scienceworld_are_all_trained_on(
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--scienceworld", "boil"])
     text = Path("mine/mine.py").read_text()
-    assert f'"train": range(0, {tasks}), "test": range(200, 209)' in text and "max_turns = 4, 40" in text
+    assert f'"train": range(0, {tasks}), "test": range(200, 209)' in text and "max_turns = 40" in text
     recipe = Path("mine/train.py").read_text()
     assert ('"held_out": 16' in recipe) is held and f'"tasks_per_round": {at_once},' in recipe
 
@@ -201,3 +207,115 @@ def test_pictures_want_a_function(
 
 def test_an_unknown_gymnasium_says_how_ids_are_registered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fails(["new", str(tmp_path / "mine"), "--gymnasium", "Nope-v0"], "NameNotFound", "MODULE:ID", capsys=capsys)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "nope",
+        "",
+        "http://",
+        "ftp://host",
+        "http://a b",
+        "http://host:port",
+        'http://h"\nimport os\n"',
+        "http://h/\n",
+        "//h",
+    ],
+)
+def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fails(["new", str(tmp_path / "mine"), "--openenv", address], repr(address), "http://HOST", capsys=capsys)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_what_a_user_gives_is_written_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "mine", "--openenv", "http://my_task:8000/MyTask", "--model", "tiny"])
+    assert 'ADDRESS = "http://my_task:8000/MyTask"\n' in Path("mine/mine.py").read_text()
+    odd = 'my_task\'s "worlds"'
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path(f"{odd}.py").write_text(
+        "import gymnasium\n\n\nclass Four(gymnasium.Env):\n    observation_space = gymnasium.spaces.Discrete(4)\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n\n\ngymnasium.register('Four-v0', Four)\n"
+    )
+    main(["new", "my_world", "--gymnasium", f"{odd}:Four-v0", "--model", "tiny"])
+    assert runpy.run_path("my_world/my_world.py")["ID"] == f"{odd}:Four-v0"
+    bank = json.loads(Path("my_world/my_world_skills.json").read_text())
+    assert (bank["environment"], bank["task_types"][0]["label"]) == ("my_world", f"{odd}:Four-v0")
+
+
+def test_a_number_of_textworld_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package: Any = ModuleType("textworld")
+    package.GameOptions = lambda: SimpleNamespace(nb_rooms=1)
+    monkeypatch.setitem(sys.modules, "textworld", package)
+    for family in ("nb_rooms=\u00b2", "nb_rooms=-1", "nb_rooms=1e3", "__class__=1", "nb_rooms=1;import os"):
+        fails(["new", str(tmp_path / "mine"), "--textworld", family], "NAME=NUMBER", capsys=capsys)
+
+
+WAY = ["go south", "close Box"]
+WORST = [
+    "save",
+    "RESTORE",
+    " restart ",
+    "q",
+    "quit",
+    "undo",
+    "g",
+    "again",
+    "script",
+    "transcript",
+    "verbose",
+    "version",
+]
+WORST += ["superbrief", "notify", "oops", "look\ngo south", "go south. close box", "go south then close box", "", "z"]
+
+
+class _House:
+    """A game whose interpreter shares one saved place between all episodes, as TextWorld's does."""
+
+    saved = 0
+
+    def __init__(self) -> None:
+        self.close = lambda: None
+
+    def reset(self) -> Any:
+        self.at, self.heard = 0, []
+        return self._state()
+
+    def step(self, command: str) -> Any:
+        self.heard.append(command)
+        if command.lower() == "save":
+            type(self).saved = self.at
+        self.at = type(self).saved if command.lower() == "restore" else self.at + (command == WAY[self.at])
+        return self._state(), self.at, self.at == 2
+
+    def _state(self) -> Any:
+        offered = ["look", *WAY[self.at : self.at + 1]]
+        facts = {"description": "A room.", "objective": "Close it.", "feedback": f"Room {self.at}.\n>"}
+        return SimpleNamespace(**facts, admissible_commands=offered, score=self.at, max_score=2, won=self.at == 2)
+
+
+def test_words_of_the_interpreter_and_several_commands_are_no_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package: Any = ModuleType("textworld")
+    package.GameOptions, package.EnvInfos, package.start = SimpleNamespace, SimpleNamespace, lambda file, told: _House()
+    monkeypatch.setitem(sys.modules, "textworld", package)
+    monkeypatch.chdir(tmp_path)
+    main(["new", "mine", "--textworld", "--model", "tiny"])
+    found = runpy.run_path("mine/mine.py")
+    monkeypatch.setitem(found["Mine"].reset.__globals__, "game", str)
+    one, other = found["Mine"](), found["Mine"]()
+    one.reset(number=1)
+    other.reset(number=1)
+    other.step("go south")
+    for word in WORST:
+        for each in (one, other):
+            before = list(each.world.heard)
+            step = each.step(word)
+            assert (step.valid, step.reward, step.done) == (False, 0.0, False) and "on offer" in step.observation
+            assert each.world.heard == before, f"{word!r} reached the game"
+    assert [one.step(word).reward for word in ("LOOK", "Go South ", "close box")] == [0.0, 0.5, 0.5]
+    assert one.state.won and one.world.heard == ["look", *WAY]

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -153,9 +154,10 @@ def _check_writable(path: Path) -> None:
 
 def _write(faiss: Any, index: Any, path: Path) -> None:
     """Writes under another name and renames at the end, so that a reader never sees half an index."""
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
-    faiss.write_index(index, str(draft))
-    os.replace(draft, path)
+    with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        draft = os.path.join(folder, path.name)
+        faiss.write_index(index, draft)
+        os.replace(draft, path)
 
 
 def _read(faiss: Any, path: Path) -> Any:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -171,9 +171,9 @@ def _file_digest(path: Path, cache: Path) -> str:
         return known
     found = store.digest(path)
     memo.parent.mkdir(parents=True, exist_ok=True)
-    partial = memo.with_name(f"{memo.name}.{os.getpid()}")
-    partial.write_text(found)
-    partial.replace(memo)
+    with TemporaryDirectory(prefix=f".{memo.name}.", dir=memo.parent) as folder:
+        (partial := Path(folder) / memo.name).write_text(found)
+        partial.replace(memo)
     return found
 
 

@@ -1,15 +1,15 @@
-"""The task: my_world of Gymnasium. `seen` and `played` make its observations and actions texts; write yours."""
+"""The task: an environment of Gymnasium. `seen` and `played` make its observations and actions texts; write yours."""
 
 from pathlib import Path
 
 import gymnasium
 from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite, TaskPanel
 
-ID = "my_world"
-REQUEST = "Play my_world."
-ACTIONS = ("my_actions",)  # the names of the actions; () where actions are texts
+ID = "FrozenLake-v1"
+REQUEST = f"Play {ID}."
+ACTIONS = ("0", "1", "2", "3")  # the names of the actions; () where actions are texts
 
 
 def seen(observation):
@@ -29,15 +29,18 @@ class MyTask(PlainEnvironment):
 
     def reset(self, number, **columns):
         self.close()
-        self.world, self.total = gymnasium.make(ID), 0.0
-        self.shown, _ = self.world.reset(seed=number)
+        self.total, self.random = 0.0, RandomStream(number)  # some draw from the process's generators
+        with self.random.lent():
+            self.world = gymnasium.make(ID)
+            self.shown, _ = self.world.reset(seed=number)
         return Opening(seen(self.shown), REQUEST, ACTIONS)
 
     def step(self, action):
-        if ACTIONS and action not in ACTIONS:
+        if action not in ACTIONS if ACTIONS else len(action.splitlines()) > 1:
             told = f"There is no such action. {seen(self.shown)}"
             return Step(told, score=self.total, admissible=ACTIONS, valid=False)
-        self.shown, reward, ended, cut, info = self.world.step(played(action))
+        with self.random.lent():
+            self.shown, reward, ended, cut, info = self.world.step(played(action))
         self.total += float(reward)
         won = bool(info.get("is_success", ended and self.total > 0))
         return Step(seen(self.shown), float(reward), ended or cut, won, score=self.total, admissible=ACTIONS)

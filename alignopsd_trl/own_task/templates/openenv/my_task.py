@@ -1,4 +1,4 @@
-"""The task: what the OpenEnv server at http://localhost:8000 offers."""
+"""The task: what an OpenEnv server offers."""
 
 from datasets import Dataset
 from openenv.core import GenericEnvClient

@@ -1,13 +1,14 @@
-"""The task: my_world of reasoning-gym. A number makes a question; one answer is one episode."""
+"""The task: questions of reasoning-gym. A number makes a question; one answer is one episode."""
 
 from pathlib import Path
 
 import reasoning_gym
 from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite, TaskPanel
 
-NAME, OPTIONS = "my_world", {}  # OPTIONS: of the dataset's configuration, such as its difficulty
+NAME = "basic_arithmetic"
+OPTIONS = {}  # of the dataset's configuration, such as its difficulty
 
 
 class MyTask(PlainEnvironment):
@@ -15,12 +16,15 @@ class MyTask(PlainEnvironment):
     history_length, max_turns = 0, 1
 
     def reset(self, number, **columns):
-        self.source = reasoning_gym.create_dataset(NAME, seed=number, size=1, **OPTIONS)
-        self.entry = self.source[0]
+        self.random = RandomStream(number)  # some datasets draw from the process's generators
+        with self.random.lent():
+            self.source = reasoning_gym.create_dataset(NAME, seed=number, size=1, **OPTIONS)
+            self.entry = self.source[0]
         return Opening("", self.entry["question"])
 
     def step(self, action):
-        score = float(self.source.score_answer(action, self.entry))
+        with self.random.lent():
+            score = float(self.source.score_answer(action, self.entry))
         return Step("", score, done=True, won=score >= 1, score=score, info={"answer": str(self.entry["answer"])})
 
 

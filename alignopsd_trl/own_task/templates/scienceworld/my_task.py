@@ -1,4 +1,4 @@
-"""The task: my_world of ScienceWorld, in its own splits. Each environment is a Java process of 100 to 350 MB."""
+"""The task: one of ScienceWorld's, in its own splits. Each environment is a Java process of 100 to 350 MB."""
 
 import os
 from pathlib import Path
@@ -8,14 +8,16 @@ from datasets import Dataset
 
 from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite, TaskPanel
 
-TASK, EASIER = "my_world", "easy"  # EASIER: ScienceWorld's simplifications, such as open doors; "" for none
+TASK = "find-non-living-thing"
+EASIER = "easy"  # ScienceWorld's simplifications, such as open doors; "" for none
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-Xmx256m -XX:+UseSerialGC")  # else each takes gigabytes before it frees any
 SPLITS = {"train": range(1, 2), "test": range(3, 4)}  # of ScienceWorld's variations
 
 
 class MyTask(PlainEnvironment):
     prompt = ShortPrompt()
-    history_length, max_turns = 4, 16
+    history_length = 4
+    max_turns = 16
     concurrent = True  # a step waits for Java
     openings_may_differ = True  # in the order of equal things, which depends on what their world played before
     most_alive = 4
@@ -31,6 +33,9 @@ class MyTask(PlainEnvironment):
         return Opening(seen, info["taskDesc"].replace("Task Description:", "").strip())
 
     def step(self, action):
+        if len(action.splitlines()) > 1 or action.lower().split() == ["reset", "task"]:  # that takes steps back
+            told = "One action is one line, and none begins again."
+            return Step(told, score=max(self.score.share, 0.0), valid=False)
         seen, _, done, info = self.world.step(action)
         valid = not seen.startswith(("No known action", "Ambiguous request"))
         if seen.startswith("You move to "):

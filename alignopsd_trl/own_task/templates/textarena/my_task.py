@@ -5,25 +5,31 @@ from pathlib import Path
 import textarena
 from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite, TaskPanel
 
-GAME = "my_world"
+GAME = "GuessTheNumber-v0"
 SHOWN = slice(None)  # lines of the rules in the prompt: each token costs time in each turn, and examples teach much
 OWN = textarena.ObservationType.PLAYER_ACTION  # what the player said, which the prompt shows anyway
 
 
 class MyTask(PlainEnvironment):
     prompt = ShortPrompt()
-    history_length, max_turns = 10, 30
+    history_length = 10
+    max_turns = 30
 
     def reset(self, number, **columns):
-        self.game = textarena.make(f"{GAME}-raw")  # each message once; other wrappers repeat the past
-        self.game.reset(num_players=1, seed=number)
+        self.random = RandomStream(number)  # games draw from the process's generators, some even when they are made
+        with self.random.lent():
+            self.game = textarena.make(f"{GAME}-raw")  # each message once; other wrappers repeat the past
+            self.game.reset(num_players=1, seed=number)
         rules, *board = self.said()
         return Opening("\n".join(board), "\n".join(rules.splitlines()[SHOWN]))
 
     def step(self, action):
-        done, _ = self.game.step(action if "[" in action else f"[{action}]")
+        if len(action.splitlines()) > 1:
+            return Step("One move is one line.", valid=False, metrics={"wrong_move": 1.0})
+        with self.random.lent():
+            done, _ = self.game.step(action if "[" in action else f"[{action}]")
         rewards, info = self.game.close() if done else ({}, {})
         reward = rewards[0] if rewards and not isinstance(rewards[0], str) else 0.0  # some give a text for a wrong move
         wrong = bool(self.game.state.error_count or info and info[0]["invalid_move"])

@@ -3,14 +3,18 @@
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 import textworld
 from datasets import Dataset
 
 from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite, TaskPanel
 
-FAMILY = {"my_world": 0}  # options of textworld.GameOptions
+FAMILY = {"nb_rooms": 2}  # options of textworld.GameOptions
+NUMBERS = {"train": (1, 96), "test": (10_001, 40)}  # by split: the first number, and how many
 GAMES = Path(__file__).parent / "games"
+ONE = None  # the name of a game that every number plays: a round wants several tasks
+MAKING = Lock()  # TextWorld makes one game at a time
 TOLD = textworld.EnvInfos(
     description=True,
     objective=True,
@@ -27,6 +31,10 @@ class MyTask(PlainEnvironment):
     history_length, max_turns = 4, 12
     world = None
 
+    @staticmethod
+    def prepare_row(number, **columns):
+        game(number)
+
     def reset(self, number, **columns):
         self.close()
         self.world = textworld.start(game(number), TOLD)
@@ -35,12 +43,15 @@ class MyTask(PlainEnvironment):
         return Opening(plain(self.state.description), plain(self.state.objective), self.offered())
 
     def step(self, action):
-        valid = action in self.offered()
-        self.state, _, done = self.world.step(action)
+        command = {one.lower(): one for one in self.offered()}.get(action.strip().lower())
+        if command is None:  # also the interpreter's own words, such as save and undo, and several commands at once
+            told = "Nothing happens: give one of the commands on offer."
+            return Step(told, score=self.score.share, admissible=self.offered(), valid=False)
+        self.state, _, done = self.world.step(command)
         reward = self.score.gain(self.state.score)
         seen = plain(self.state.feedback)
         return Step(
-            seen, reward, done, self.state.won, self.score.share, admissible=self.offered(), valid=valid,
+            seen, reward, done, self.state.won, self.score.share, admissible=self.offered(),
             milestone=f"score {self.state.score}" if reward > 0 else None,
         )  # fmt: skip
 
@@ -58,24 +69,25 @@ def plain(text):
 
 
 def game(number):
-    """The file of a game, which is generated when it is first played: a second, or two."""
-    made = GAMES / f"{number}.z8"
-    if not made.is_file():
-        GAMES.mkdir(exist_ok=True)
-        options = textworld.GameOptions()
-        options.seeds = number
-        for name, value in FAMILY.items():
-            setattr(options, name, value)
-        with TemporaryDirectory(dir=GAMES) as folder:  # another process may want the same game
-            options.path = f"{folder}/{number}.z8"
-            textworld.make(options)
-            for kind in (".ni", ".json", ".z8"):  # the .z8 last: it says that the game is whole
-                os.replace(f"{folder}/{number}{kind}", made.with_suffix(kind))
+    """The file of a game, which is generated when it is first wanted: seconds, and more for many rooms."""
+    made = GAMES / (ONE or f"{number}.z8")
+    if made.is_file():
+        return str(made)
+    GAMES.mkdir(exist_ok=True)
+    options = textworld.GameOptions()
+    options.seeds = number
+    for name, value in FAMILY.items():
+        setattr(options, name, value)
+    with MAKING, TemporaryDirectory(dir=GAMES) as folder:  # another process may want the same game
+        options.path = f"{folder}/{number}.z8"
+        textworld.make(options)
+        for kind in (".ni", ".json", ".z8"):  # the .z8 last: it says that the game is whole
+            os.replace(f"{folder}/{number}{kind}", made.with_suffix(kind))
     return str(made)
 
 
 def rows(split):
-    first, count = {"train": (1, 96), "test": (10_001, 40)}[split]
+    first, count = NUMBERS[split]
     return [{"task_id": f"my_task/{split}/{one}", "category": "house", "number": first + one} for one in range(count)]
 
 

@@ -1,0 +1,24 @@
+"""The recipe: `python train.py --plan`, `python train.py --method grpo --output_dir outputs/grpo`."""
+
+from pathlib import Path
+
+from alignopsd_trl.launch.presets import LAPTOP
+from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.own_task.first_policy import first_policy
+
+HERE = Path(__file__).parent
+PRESET = {
+    **LAPTOP,  # two cores; a node takes its own: bf16, learning rate, vLLM, ...
+    "environment": "my_task",
+    "model_name_or_path": str(HERE / "policy"),  # or a hub id
+    "max_prompt_length": 320,
+    "max_completion_length": 32,  # of one turn
+    "tasks_per_round": 8,
+    "num_generations": 8,  # siblings a task
+    "rounds": 8,
+    "panel_limit": 100,
+}
+
+if __name__ == "__main__":
+    first_policy("my_task", PRESET["model_name_or_path"])  # demonstrations and a warm start, unless it is there
+    main("my_task", preset=PRESET)
