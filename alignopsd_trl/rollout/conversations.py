@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.environments.base import Chat, Message, Rendered, View
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.renderer import Renderer, Shown, messages_of, tools_of
+from alignopsd_trl.rollout.renderer import Renderer, Shown, messages_of
 from alignopsd_trl.turns import Trajectory, continued
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
@@ -41,7 +41,7 @@ class Conversation:
 
     def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
         self._renderer, self._past_thinking = renderer, renderer.options.past_thinking
-        self._opening, self._tools = opening, tools_of(opening)
+        self._opening = Chat.of(opening)
         self._turns: list[list[Message]] = []
         self._first: list[int] = list(ids)
         self._parts: list[list[int]] | None = []  # the ids of each past turn; None once a template rewrote them
@@ -88,7 +88,7 @@ class Conversation:
         except (TemplateError, TypeError) as error:
             refusal = error
         try:
-            parts = self._renderer.parsed(self.ids, response, self._tools)
+            parts = self._renderer.parsed(self.ids, response, self._opening.tools)
             if self._renderer.shows(self._chat([*self._turns, [parts, *reply]]), reply):
                 return parts
         except (TemplateError, TypeError, ValueError) as error:

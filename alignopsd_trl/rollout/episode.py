@@ -19,7 +19,7 @@ from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
 TOO_LONG = "context_length_exceeded"
-MOST_PASSED = 256  # requests of an agent in a row that become no turn
+MOST_PASSED = 256  # requests in a row that become no turn: such an agent may never end
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
 """(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns
 and siblings of the task. If its attribute ``reads_row`` is true, it gets the task's dataset row as a fourth
@@ -64,8 +64,7 @@ class Episode:
             trajectory.stop = StopReason.TURN_LIMIT
 
     def pass_over(self, step: Step, stop: StopReason) -> None:
-        """Goes on after a request that became no turn; an agent that makes `MOST_PASSED` of them in a row may never
-        end."""
+        """Goes on after a request that became no turn."""
         self.observation, self.admissible, self.passed = step.observation, step.admissible, self.passed + 1
         self.trajectory.won = step.won
         if step.done:
@@ -173,11 +172,7 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
 
 
 def begin(episode: Episode, opening: Opening, environments: ValidatedBatch, skills: SkillSource, known: Known) -> None:
-    """Begins an episode with its opening, and finds the skill of its task. A failure ends the episode.
-
-    Raises:
-        SiblingsDiffer: if a sibling opened differently.
-    """
+    """Begins an episode with its opening and the skill of its task. Raises `SiblingsDiffer` if siblings do."""
     if not environments.openings_may_differ:
         names = environments.name, environments.sibling_advice
         check_openings([opening], [episode.trajectory.task], *names, known.openings)

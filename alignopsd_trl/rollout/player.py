@@ -53,7 +53,6 @@ class Queues(NamedTuple):
     sampler: Sampler
     teacher: Sampler
     steps: BatchedCalls[str, Step | Failure] | Workers
-    known: Known
 
 
 @dataclass
@@ -142,11 +141,11 @@ class Player:
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         draws, slots = draws or [""] * len(rows), self.environments.slots
         asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
-        episodes, prompting = episodes_of(*asked, slots), Prompting(self)
+        episodes, self._known, prompting = episodes_of(*asked, slots), Known({}, {}), Prompting(self)
         given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
         for first in range(0, self.agree(-(-len(given) // slots)) * slots, slots):
             part, opened = given[first : first + slots], episodes[first : first + slots]
-            self._together(partial(open_episodes, opened, self.environments, self.skills, prompting.known))
+            self._together(partial(open_episodes, opened, self.environments, self.skills, self._known))
             self._play_part(part, prompting)
             self._together(partial(finish_episodes, opened, self.environments))
         return [episode.trajectory for episode in episodes]
@@ -186,7 +185,6 @@ class Player:
             samplers[0],
             samplers[-1],
             BatchedCalls(self.environments.step) if alone is None else Workers(self.environments, alone),
-            prompting.known,
         )
         driver = Driver([self._play(*one, queues) for one in given], samplers, [queues.prompts, queues.steps])
         try:
@@ -253,7 +251,7 @@ class Player:
                 told = f"; its last request was refused: {answer}" if refusal else ""
                 trajectory.message = f"the agent ended without a turn to train on{told}"
             elif step.opening is not None:
-                begin(episode, step.opening, self.environments, self.skills, queues.known)
+                begin(episode, step.opening, self.environments, self.skills, self._known)
 
     def _text(self, ids: Sequence[int]) -> str:
         decode: Any = self.tokenizer.decode
@@ -289,7 +287,6 @@ class Prompting:
         self.renderer, self.end_ids, self.environments = player.renderer, player.end_ids, player.environments
         self.skills_in_rollout, self.settings = player.skills_in_rollout, player.settings
         self.takes_schemas = getattr(player.sampler, "takes_schemas", False)
-        self.known = Known({}, {})
         self._first: dict[tuple[str, str], str] = {}
 
     def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | Reply | None]:

@@ -55,11 +55,8 @@ def as_text(shown: Any, marks: re.Pattern[str]) -> Any:
 
 
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
+    """Returns the messages of a prompt; a text is one user message."""
     return [dict(message) for message in Chat.of(prompt).messages]
-
-
-def tools_of(prompt: Rendered) -> list[Mapping[str, Any]]:
-    return list(Chat.of(prompt).tools)
 
 
 def text_of(prompt: Rendered) -> str:
@@ -182,12 +179,8 @@ class Renderer:
         return re.search(rf"\b{re.escape(variable)}\b", str(self._tokenizer.chat_template)) is not None
 
     def check_request(self, view: View) -> None:
-        """Checks that the chat template reads the variables of an agent's request and shows its new messages; past
-        responses it may shorten.
-
-        Raises:
-            ValueError: if not.
-        """
+        """Raises `ValueError` unless the chat template reads the variables of an agent's request and shows its new
+        messages; past responses it may shorten."""
         prompt = Chat.of(self.show(view, ""))
         told = [one for one in messages_of(self.reply(view)) if one["role"] != "assistant"]
         if unread := next((name for name in prompt.variables if not self.reads(name)), None):

@@ -69,7 +69,7 @@ def test_an_agent_that_is_not_heard_in_time_fails_its_episode() -> None:
 def test_last_words_are_a_number_of_seconds() -> None:
     with pytest.raises(ValueError, match="last_words=0 must be"):
         AgentEnvironment(running, last_words=0)
-    assert AgentEnvironment(running, last_words=2.0)().last_words == 2.0
+    assert AgentEnvironment(running, last_words=2.0)().options["last_words"] == 2.0
 
 
 def test_what_the_policy_did_is_its_own_though_a_program_ends_for_it() -> None:

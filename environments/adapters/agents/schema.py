@@ -20,8 +20,8 @@ DEEPEST = 64  # levels of lists and objects in a request
 CODES = {"missing": "missing_required_parameter", "literal_error": "invalid_value"}
 
 INERT = frozenset(
-    "client_metadata metadata model prompt_cache_key prompt_cache_options prompt_cache_retention request_id "
-    "safety_identifier service_tier store stream stream_options usage user".split()
+    "cache_salt client_metadata metadata model priority prompt_cache_key prompt_cache_options prompt_cache_retention "
+    "request_id return_token_ids safety_identifier service_tier store stream stream_options usage user".split()
 )
 """Fields that change neither prompt nor sample."""
 NOTHING: dict[str, tuple[Any, ...]] = {
