@@ -18,6 +18,7 @@ from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.rollout.episode import SiblingsDiffer
+from alignopsd_trl.runs.health import Tally
 from alignopsd_trl.turns import StopReason
 
 Row = Any
@@ -112,7 +113,7 @@ def test_the_last_refusal_is_told() -> None:
         running(client, check=False)
 
     found = played(AgentEnvironment(too_long, format="text"), siblings=1, max_prompt_length=3)
-    assert found[0].stop is StopReason.PROMPT_TOO_LONG and "max_prompt_length=3" in found[0].message
+    assert found[0].stop is StopReason.PROMPT_TOO_LONG and "max_prompt_length=3" in Tally.of(found).message
 
 
 def test_refusals_are_counted_by_their_code() -> None:

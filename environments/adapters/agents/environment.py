@@ -140,8 +140,7 @@ class AgentEnvironment(AdaptedEnvironment):
         """
         first = self.line.take(until)
         if first is None:
-            silent = RuntimeError(f"the agent ended without a request{self._refusal}")
-            raise self._own(self.line.error) if self.line.error else silent
+            raise self._own(self.line.error or RuntimeError("the agent ended without a request"))
         return self.opening_of(first)
 
     def opening_of(self, first: Ask) -> Opening:
@@ -164,9 +163,8 @@ class AgentEnvironment(AdaptedEnvironment):
             info |= {"follows": before.follows} | ({"not_trained": line.asides} if line.asides else {})
             line.asides = []
         if found is not None:
-            return Step(
-                _seen(found), won=None, info=info, opening=self.opening_of(found) if found is line.first else None
-            )
+            opening = self.opening_of(found) if found is line.first else None
+            return Step(_seen(found), won=None, info=info, opening=opening)
         if lost := self._lost():
             return Step("", done=True, won=False, info=info | {"lost": lost})
         return Step("", done=True, won=None, info=info)
@@ -178,26 +176,21 @@ class AgentEnvironment(AdaptedEnvironment):
         if error is None or line.lost:
             return line.lost
         parts = [*_parts(error)]
-        other = next(
-            (one for one in parts if not isinstance(one, self._loses) and not {*_codes(one)} & {*POLICYS}), None
-        )
+        others = [one for one in parts if not isinstance(one, self._loses) and not {*_codes(one)} & {*POLICYS}]
         elsewhere = line.refused.code if line.refused and line.refused_elsewhere else ""
-        if other is not None and elsewhere not in POLICYS:
-            raise self._own(other)
+        if others and elsewhere not in POLICYS:
+            raise self._own(others[0])
         return f"{type(parts[0]).__name__}: {parts[0]}"
 
-    @property
-    def _refusal(self) -> str:
-        """The last refusal: an agent that ends for it may say little itself."""
-        refused = self.line.refused
-        return f"; its last request was refused ({refused.code}): {refused}" if refused else ""
-
     def _own(self, error: BaseException) -> Exception:
-        """Returns an agent's error as one that costs its own episode: its Ctrl-C or cancellation is not the run's."""
-        text, refusal = text_of_error(error), self._refusal
-        if isinstance(error, Exception) and (not refusal or str(self.line.refused) in text):
+        """Returns an agent's error as one that costs its own episode: its Ctrl-C or cancellation is not the run's. With
+        the last refusal, for which it may have ended with few words."""
+        text, refused = text_of_error(error), self.line.refused
+        unsaid = refused is not None and str(refused) not in text
+        if isinstance(error, Exception) and not unsaid:
             return error
-        told = f"the agent raised {type(error).__name__}" + (f": {text}" if text else "") + refusal
+        told = text if type(error) is RuntimeError else f"the agent raised {type(error).__name__}{text and ': ' + text}"
+        told += f"; its last request was refused ({refused.code}): {refused}" if refused and unsaid else ""
         return RuntimeError(told).with_traceback(error.__traceback__)
 
     def finish(self, until: float | None = None) -> Ending | None:

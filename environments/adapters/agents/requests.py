@@ -97,7 +97,7 @@ def asks_of(body: Body, rules: Rules, trained: bool = True, written: Collection[
         variables={**(body.get("chat_template_kwargs") or {}), **variables},
         trained=trained,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
+        max_tokens=min(filter(None, map(body.get, ("max_completion_tokens", "max_tokens"))), default=None),
         settings={name: float(body[name]) for name in SETTINGS if body.get(name) is not None},
         schema=_schema(body),
         must=must,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,9 +11,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import psutil
 
 from alignopsd_trl.environments.adapters.agents.client import Client
 from alignopsd_trl.environments.adapters.agents.line import End, Line
@@ -64,7 +63,9 @@ class Running:
         with suppress(RuntimeError):  # its loop is closed
             self._stop()
         for process in {one.pid for one in held if isinstance(one, PROGRAMS)}:
-            _kill(process)
+            with suppress(psutil.Error):
+                for one in [psutil.Process(process), *psutil.Process(process).children(recursive=True)]:
+                    one.kill()
 
     def _calls(self) -> Iterator[FrameType]:
         """Yields the calls in which the agent is, on its threads and in its coroutine: what they hold are its
@@ -76,17 +77,3 @@ class Running:
         while inspect.iscoroutine(waiting):
             yield from filter(None, [waiting.cr_frame])
             waiting = waiting.cr_await
-
-
-def _kill(process: int) -> None:
-    """Kills a process and, where ``/proc`` tells them, those that it began."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):  # it has ended
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = [process]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    for one in found:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(one, signal.SIGKILL)

@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from functools import cache
+from functools import cache, reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from weakref import WeakValueDictionary
@@ -73,7 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def _serve(self) -> None:
-        line = self._line()
+        lines: Any = getattr(self.server, "lines")  # noqa: B009
+        keys = [one for one in self._keys() if one in lines]
+        line = lines.get(keys[0]) if keys else None
         if line is None:
             time.sleep(STRANGERS_WAIT)
             self._refuse(Refused("no episode has this key", "invalid_api_key", 401))
@@ -81,9 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         caller = _Caller(self.connection)
         try:
-            path = self.path
-            for key in filter(None, self._keys()):
-                path = path.replace(f"/{key}/", "/") if key in self._lines else path
+            path = reduce(lambda path, key: path.replace(f"/{key}/", "/"), keys, self.path)
             call = Call(self.command, path, headers, self._body(headers))
             answer = exchange(line, call, caller.waits).result()
             line.refused_elsewhere = answer.status >= 400
@@ -94,13 +94,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve  # noqa: N815 (http.server's names)
-
-    @property
-    def _lines(self) -> Any:
-        return getattr(self.server, "lines")  # noqa: B009
-
-    def _line(self) -> Line | None:
-        return next((found for key in self._keys() if (found := self._lines.get(key)) is not None), None)
 
     def _keys(self) -> list[str]:
         """Returns where a key may be, first the beginning of the path."""
