@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MADE = re.compile(r"row-[0-9a-f]{16}")
+DEVELOPER = "developer"  # OpenAI's word for a role that chat templates know as system
 
 
 def row_id(row: Mapping[str, Any]) -> str:
@@ -51,7 +52,7 @@ def messages_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _message(given: Mapping[str, Any], source: str) -> dict[str, Any]:
     made: dict[str, Any] = {**_filled(given), "content": text_of(given.get("content"), "column 'prompt'")}
-    made |= {"role": role_of(given)} if "role" in given else {}
+    made |= {"role": "system"} if given.get("role") == DEVELOPER else {}
     for one in made.get("tool_calls", ()):
         function = one.get("function", one)
         arguments = function["arguments"] = arguments_of(function.get("arguments"))
@@ -65,11 +66,6 @@ def _filled(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _filled(one) for name, one in value.items() if one is not None}
     return [_filled(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def role_of(message: Mapping[str, Any]) -> Any:
-    """Returns the role of a message: chat templates know OpenAI's ``developer`` as ``system``."""
-    return "system" if message["role"] == "developer" else message["role"]
 
 
 def arguments_of(given: Any) -> Any:

@@ -47,6 +47,7 @@ INERT: dict[str, Any] = {
     **{"safety_identifier": "s", "seed": None, "wizardry": None, "top_k": -1, "min_p": 0.0, "logit_bias": {}},
     **{"presence_penalty": 0.0, "logprobs": False, "modalities": ["text"], "function_call": "auto", "functions": []},
     **{"repetition_penalty": 1.0, "verbosity": "medium", "add_generation_prompt": True, "stream": False},
+    **{"background": False, "skip_special_tokens": True},
 }
 
 

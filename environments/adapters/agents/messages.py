@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
-from alignopsd_trl.environments.adapters.rows import arguments_of, role_of, text_of
+from alignopsd_trl.environments.adapters.rows import DEVELOPER, arguments_of, text_of
 
 Message = Mapping[str, Any]
 UNSAID = ("function_call", "audio", "refusal", "prefix")
@@ -62,7 +62,7 @@ def plain_message(message: Message) -> dict[str, Any]:
     Raises:
         TypeError: for content other than text.
     """
-    role = role_of(message)
+    role = "system" if message["role"] == DEVELOPER else message["role"]
     made: dict[str, Any] = {"role": role, "content": text_of(message.get("content"), f"a message of {role!r}")}
     thinking = message.get("reasoning_content") or message.get("reasoning")
     made |= {name: one for name, one in (("name", message.get("name")), ("reasoning_content", thinking)) if one}

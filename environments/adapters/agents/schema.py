@@ -26,9 +26,11 @@ INERT = frozenset(
 """Fields that change neither prompt nor sample."""
 NOTHING: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p", "min_tokens", "top_logprobs"), (0,)),
-    **dict.fromkeys(("logprobs", "echo", "ignore_eos", "continue_final_message", "use_beam_search"), (False,)),
+    **dict.fromkeys(("background", "logprobs", "echo", "ignore_eos", "use_beam_search"), (False,)),
+    **dict.fromkeys(("add_special_tokens", "continue_final_message"), (False,)),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens", "add_generation_prompt"), (True,)),
     **dict.fromkeys(("functions", "stop_token_ids", "bad_words"), ([],)),
-    **dict.fromkeys(("repetition_penalty", "length_penalty", "best_of", "add_generation_prompt"), (1,)),
+    **dict.fromkeys(("repetition_penalty", "length_penalty", "best_of"), (1,)),
     "top_k": (0, -1),
     "logit_bias": ({},),
     "function_call": ("auto", "none"),
