@@ -68,8 +68,9 @@ def test_an_agent_that_is_not_heard_in_time_fails_its_episode() -> None:
 
 
 def test_last_words_are_a_number_of_seconds() -> None:
-    with pytest.raises(ValueError, match="last_words=0 must be"):
-        AgentEnvironment(running, last_words=0)
+    for wrong in (0, -1, float("nan"), "5"):
+        with pytest.raises(ValueError, match="last_words=.* must be"):
+            AgentEnvironment(running, last_words=wrong)
     assert AgentEnvironment(running, last_words=2.0)().options["last_words"] == 2.0
 
 

@@ -63,6 +63,20 @@ def test_a_field_that_asks_for_nothing_is_answered() -> None:
     assert param_of({"messages": START, **INERT}) == param_of({"input": "Guess.", **INERT}, "responses") == (200, None)
 
 
+def test_what_programs_send_is_answered() -> None:
+    said = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]}
+    flat = {"type": "function", "strict": False, **{name: GUESS["function"][name] for name in ("name", "parameters")}}
+    responses = {
+        **{"model": "policy", "instructions": "You play.", "input": [said, START[1]], "tools": [flat], "include": []},
+        **{"tool_choice": "auto", "parallel_tool_calls": False, "reasoning": None, "store": False, "stream": True},
+        **{"prompt_cache_key": "k", "client_metadata": {"a": "b"}, "text": {"verbosity": "medium"}},
+    }
+    assert param_of(responses, "responses") == (200, None)
+    streamed = {"stream": True, "stream_options": {"include_usage": True}, "tools": [GUESS], "tool_choice": "auto"}
+    chat = {"model": "policy", "max_completion_tokens": 32, "temperature": 1, "top_p": 1, "store": False, "n": 1}
+    assert param_of({"messages": START, **chat, **streamed}) == (200, None)
+
+
 @pytest.mark.parametrize(
     "asked",
     [

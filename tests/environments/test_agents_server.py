@@ -102,8 +102,9 @@ def test_no_answer_holds_the_key(policy: Policy) -> None:
     asked = [("/embeddings", "POST"), ("/models", "PATCH"), ("/responses/resp_1", "GET"), ("/", "GET")]
     told = [policy.ask(path, None, method) for path, method in asked]
     told += [policy.ask(f"//x/{policy.client.key}/y", None, "GET", **{"x-api-key": policy.client.key})]
+    told += [policy.ask(f"//{policy.client.key}", None, "GET")]
     told += [policy.ask(f"/{policy.client.key}", None, policy.client.key)]
-    assert [status for status, _ in told] == [404, 405, 404, 404, 404, 501]
+    assert [status for status, _ in told] == [404, 405, 404, 404, 404, 404, 501]
     assert "/v1/embeddings is not served" in told[0][1]["error"]["message"]
     assert not any(policy.client.key in json.dumps(one) for one in told)
 

@@ -90,7 +90,7 @@ class AgentEnvironment(AdaptedEnvironment):
         for name, given in (("format", format), ("skill_in", skill_in), ("sampling", sampling)):
             if given not in known[name]:
                 raise ValueError(f"{name}={given!r} must be {known[name][0]!r} or {known[name][1]!r}")
-        if last_words is not None and not last_words > 0:
+        if last_words is not None and not (isinstance(last_words, Real) and last_words > 0):
             raise ValueError(f"last_words={last_words!r} must be a number of seconds, or None for the time limit")
         self.options = {"format": format, "skill_in": skill_in, "loses": loses, "success": success}
         self.options |= {"max_turns": max_turns, "sampling": sampling, "last_words": last_words, "host": host}

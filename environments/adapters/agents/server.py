@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         caller = _Caller(self.connection)
         try:
-            path = reduce(lambda path, key: path.replace(f"/{key}/", "/"), keys, self.path)
+            path = reduce(lambda path, key: path.replace(key, "KEY"), keys, self.path)
             call = Call(self.command, path, headers, self._body(headers))
             answer = exchange(line, call, caller.waits).result()
             line.refused_elsewhere = answer.status >= 400
