@@ -15,16 +15,7 @@ from alignopsd_trl.environments.adapters.agents.line import End, Line
 from alignopsd_trl.environments.adapters.agents.prompt import AgentPrompt
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Rules
 from alignopsd_trl.environments.adapters.agents.running import Running
-from alignopsd_trl.environments.base import (
-    UNREWARDED,
-    Ending,
-    Failure,
-    Opening,
-    Projection,
-    Reply,
-    Step,
-    text_of_error,
-)
+from alignopsd_trl.environments.base import UNREWARDED, Ending, Failure, Opening, Projection, Reply, Step, text_of_error
 from alignopsd_trl.environments.batch import MOST_STUCK, SerialBatch
 from alignopsd_trl.environments.validation import guarded
 
