@@ -18,7 +18,7 @@ from __future__ import annotations
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,6 +55,8 @@ class Opening:
             Data set of the task, for a skill bank with skills by data set.
         context (`Any`, *optional*):
             Data of this episode for the environment's own prompt, passed as `View.context` and not used elsewhere.
+        later (`bool`, *optional*, defaults to `False`):
+            The episode begins with requests that are not trained (`Wishes`). A `Step` will bring the opening.
     """
 
     observation: str
@@ -64,6 +66,7 @@ class Opening:
     task_key: str | None = None
     data_source: str | None = None
     context: Any = None
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class Step:
             Numbers. Those of an episode's last step are logged as ``last_step/<name>``.
         info (`Mapping[str, Any]`, *optional*):
             Anything else, saved with the trajectories as JSON beside the metrics.
+        opening (`Opening`, *optional*):
+            Of an episode whose own was still to come (`Opening.later`).
     """
 
     observation: str
@@ -107,6 +112,7 @@ class Step:
     info: Mapping[str, Any] = field(default_factory=dict)
     lost: bool = False
     milestone: str | None = None
+    opening: Opening | None = None
 
 
 class RunningScore:
@@ -220,10 +226,20 @@ class Chat:
             From the system prompt, if there is one, to the message that the policy answers.
         tools (`Sequence[Mapping[str, Any]]`, *optional*, defaults to `()`):
             JSON schemas of the tools on offer, passed to the template.
+        variables (`Mapping[str, Any]`, *optional*):
+            Of the template, beside those of the run's ``chat_template_kwargs``.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, prompt: Rendered, further: Sequence[Message] = ()) -> Chat:
+        """Returns any prompt as a chat, with further messages; a text is one user message."""
+        chat = cls([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else prompt
+        chat = chat if isinstance(chat, Chat) else cls(chat)
+        return replace(chat, messages=[dict(one) for one in (*chat.messages, *further)])
 
 
 Rendered = str | Sequence[Message] | Chat

@@ -223,6 +223,7 @@ def step_of(value: Any) -> Step:
         admissible=_actions("Step.admissible", value.admissible),
         metrics=_numbers("Step.metrics", value.metrics),
         info=_info("Step.info", value.info),
+        opening=None if value.opening is None else opening_of(value.opening),
     )
 
 

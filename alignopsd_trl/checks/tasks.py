@@ -179,7 +179,7 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
             what = "" if about == "siblings" else "after an episode the same task opens otherwise: "
             yield Finding(about, f"{what}{error}")
             return
-    if not opened[0].task_text.strip():
+    if not opened[0].task_text.strip() and not opened[0].later:
         yield Finding(
             "task text", f"task {name!r}: Opening.task_text is empty; skills are retrieved by it: say the request"
         )

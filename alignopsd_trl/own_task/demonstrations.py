@@ -28,7 +28,7 @@ from alignopsd_trl.own_task.warm_start.tiny import WordCount, tiny_tokenizer
 from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.rollout.episode import SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of, tools_of
+from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 
@@ -181,7 +181,7 @@ def texts_of(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
 def _row(episode: PlayedEpisode, turn: PlayedTurn, shown: Any, native: bool) -> dict[str, Any]:
     said = native_message(turn.response)[0] if native else {"role": "assistant", "content": turn.response}
     learnt = {"prompt": messages_of(shown), "completion": [said]} | (
-        {"tools": tools} if (tools := tools_of(shown)) else {}
+        {"tools": tools} if (tools := list(Chat.of(shown).tools)) else {}
     )
     return learnt | _of(episode, turn.view.step_count)
 
@@ -245,7 +245,7 @@ def dialogue(episode: PlayedEpisode, renderer: Renderer) -> tuple[dict[str, Any]
     if fitted is None:
         return {}, len(episode.turns)
     opening = fitted.shown if episode.skilled else renderer.show(fitted.view, "")
-    begun, tools, said = messages_of(opening), tools_of(opening), list[Message]()
+    begun, tools, said = messages_of(opening), list(Chat.of(opening).tools), list[Message]()
     for number, turn in enumerate(episode.turns):
         asked = [*said, *messages_of(renderer.reply(turn.view))] if number else []
         if len(renderer.encode([Chat([*begun, *asked], tools)])[0]) > renderer.max_length:

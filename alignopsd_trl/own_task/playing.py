@@ -26,12 +26,11 @@ from alignopsd_trl.environments.adapters.calls import Call, message_of
 from alignopsd_trl.environments.adapters.openenv import Situation as AtServer
 from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signature_of
 from alignopsd_trl.environments.adapters.tools import tools_of
-from alignopsd_trl.environments.base import Failure, Opening, Prompt, Record, Step, View
+from alignopsd_trl.environments.base import Chat, Failure, Opening, Prompt, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.rollout.episode import SkillSource, no_skills, skill_of
 from alignopsd_trl.rollout.renderer import messages_of
-from alignopsd_trl.rollout.renderer import tools_of as schemas_in
 
 SLOTS, SECONDS = 16, 60.0  # episodes played at once; most of one call of the environment
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
@@ -303,10 +302,10 @@ class Endpoint:
             return list(pool.map(lambda one: self._answer(client, one), situations))
 
     def _answer(self, client: httpx.Client, asked: Situation) -> Answer:
-        shown = self.prompt.render(asked.view, asked.skill)
+        shown = Chat.of(self.prompt.render(asked.view, asked.skill))
         messages = _as_sent(messages_of(shown))
         body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": self.temperature}
-        body |= {"max_tokens": self.max_tokens} | ({"tools": schemas_in(shown)} if schemas_in(shown) else {})
+        body |= {"max_tokens": self.max_tokens} | ({"tools": [*shown.tools]} if shown.tools else {})
         try:
             reply = client.post(f"{self.url.rstrip('/')}/chat/completions", json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.environments.base import Chat, Message, Rendered, View
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.renderer import Renderer, Shown, messages_of, tools_of
+from alignopsd_trl.rollout.renderer import Renderer, Shown, messages_of
 from alignopsd_trl.turns import Trajectory, continued
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
@@ -41,7 +41,7 @@ class Conversation:
 
     def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
         self._renderer, self._past_thinking = renderer, renderer.options.past_thinking
-        self._opening, self._tools = messages_of(opening), tools_of(opening)
+        self._opening = Chat.of(opening)
         self._turns: list[list[Message]] = []
         self._first: list[int] = list(ids)
         self._parts: list[list[int]] | None = []  # the ids of each past turn; None once a template rewrote them
@@ -88,7 +88,7 @@ class Conversation:
         except (TemplateError, TypeError) as error:
             refusal = error
         try:
-            parts = self._renderer.parsed(self.ids, response, self._tools)
+            parts = self._renderer.parsed(self.ids, response, self._opening.tools)
             if self._renderer.shows(self._chat([*self._turns, [parts, *reply]]), reply):
                 return parts
         except (TemplateError, TypeError, ValueError) as error:
@@ -116,7 +116,7 @@ class Conversation:
         return response + self._renderer.tokens(rest[0].removeprefix(end), self.ids + response)
 
     def _chat(self, turns: Sequence[Sequence[Message]]) -> Chat:
-        return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)
+        return Chat.of(self._opening, [message for turn in turns for message in turn])
 
     def shown(self, opening: View) -> Shown:
         """Returns the dialogue so far, from which `Shown.beside` can render the next prompt again.
@@ -235,7 +235,7 @@ def _goes_on(renderer: Renderer, native: bool) -> None:
 
 def _said(renderer: Renderer, opening: Chat, message: Message) -> tuple[list[int], list[int]]:
     """Returns the response that the template makes of a message, to its end, and the token that ends it."""
-    asked, whole = renderer.text(opening), renderer.text(Chat([*opening.messages, message], opening.tools), asks=False)
+    asked, whole = renderer.text(opening), renderer.text(Chat.of(opening, [message]), asks=False)
     ids, end = renderer.tokens(whole[len(commonprefix([asked, whole])) :]), renderer.end_id
     return (ids[: ids.index(end) + 1] if end in ids else ids), [end]
 
@@ -244,9 +244,9 @@ def notes_of(tokenizer: PreTrainedTokenizerBase, options: PlayOptions, ends: Col
     """Yields what a user should know of a chat template: options that it never reads, and an end of its turns that ends
     no response."""
     nobody: Any = None
-    renderer, template = Renderer(tokenizer, nobody, options), str(tokenizer.chat_template)
+    renderer = Renderer(tokenizer, nobody, options)
     for name in options.chat_template_kwargs or ():
-        if not re.search(rf"\b{re.escape(name)}\b", template):
+        if not renderer.reads(name):
             yield f"chat_template_kwargs: the chat template never reads {name!r}; leave it out, or correct its name"
     said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "seen"}]
     after = renderer.text(said, asks=False).rpartition("seen")[2].strip()

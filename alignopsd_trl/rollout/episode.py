@@ -19,6 +19,7 @@ from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
 TOO_LONG = "context_length_exceeded"
+MOST_PASSED = 256  # requests in a row that become no turn: such an agent may never end
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
 """(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns
 and siblings of the task. If its attribute ``reads_row`` is true, it gets the task's dataset row as a fourth
@@ -38,7 +39,7 @@ class Episode:
     records: list[Record] = field(default_factory=list)
     dialogues: dict[int, tuple[Conversation, Conversation]] = field(default_factory=dict)  # see `Prompting`
     wishes: Wishes = Wishes(0, None)
-    passed: int = 0  # requests that became no turn
+    passed: int = 0  # requests since the last turn that became none
 
     def view(self, history_length: int) -> View:
         shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
@@ -50,7 +51,7 @@ class Episode:
         turn.action_valid, turn.milestone = turn.action_valid and step.valid, step.milestone
         turn.metrics, turn.info = step.metrics, {**step.info, **step.metrics}
         self.records.append(Record(len(self.records) + 1, self.observation, turn.action, step.observation))
-        self.observation, self.admissible = step.observation, step.admissible
+        self.observation, self.admissible, self.passed = step.observation, step.admissible, 0
         trajectory = self.trajectory
         trajectory.turns.append(turn)
         trajectory.reward += step.reward
@@ -62,13 +63,13 @@ class Episode:
         elif len(trajectory.turns) >= max_turns or (until_lost and step.lost):
             trajectory.stop = StopReason.TURN_LIMIT
 
-    def pass_over(self, step: Step, stop: StopReason, limit: int) -> None:
+    def pass_over(self, step: Step, stop: StopReason) -> None:
         """Goes on after a request that became no turn."""
         self.observation, self.admissible, self.passed = step.observation, step.admissible, self.passed + 1
         self.trajectory.won = step.won
         if step.done:
             self.trajectory.stop = stop
-        elif self.passed >= limit:
+        elif self.passed >= MOST_PASSED:
             self.trajectory.stop = StopReason.TURN_LIMIT
 
     def end(self, ending: Ending) -> None:
@@ -160,27 +161,30 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
         seeds = [{"seed": one["seed"]} for one in seeds]
     arguments = [{**seeded, **one.trajectory.row} for seeded, one in zip(seeds, episodes, strict=True)]
     openings = environments.reset([one.slot for one in episodes], arguments)
-    if not environments.openings_may_differ:
-        names = [one.trajectory.task for one in episodes]
-        check_openings(openings, names, environments.name, environments.sibling_advice, known.openings)
     for episode, opening in zip(episodes, openings, strict=True):
         if isinstance(opening, Failure):
             episode.fail(opening, environments.name)
             continue
-        asked = episode.trajectory.task, opening.task_text, opening.task_key, opening.data_source
-        if asked not in known.skills or not getattr(skills, "is_users", False):
-            known.skills[asked] = skill_of(skills, opening, episode.trajectory.row, environments.limited)
-        if isinstance(skill := known.skills[asked], Failure):
-            episode.fail(skill, environments.name)
-        else:
-            trajectory, category = episode.trajectory, str(episode.trajectory.row.get("category", ""))
-            episode.observation, episode.admissible, episode.context = (
-                opening.observation,
-                opening.admissible,
-                opening.context,
-            )
-            trajectory.category, trajectory.task_text = opening.category or category, opening.task_text
-            trajectory.skill_text, trajectory.skill_ids = skill
+        episode.observation, episode.admissible = opening.observation, opening.admissible
+        episode.context = opening.context
+        if not opening.later:
+            begin(episode, opening, environments, skills, known)
+
+
+def begin(episode: Episode, opening: Opening, environments: ValidatedBatch, skills: SkillSource, known: Known) -> None:
+    """Begins an episode with its opening and the skill of its task. Raises `SiblingsDiffer` if siblings do."""
+    if not environments.openings_may_differ:
+        names = environments.name, environments.sibling_advice
+        check_openings([opening], [episode.trajectory.task], *names, known.openings)
+    trajectory, category = episode.trajectory, str(episode.trajectory.row.get("category", ""))
+    asked = trajectory.task, opening.task_text, opening.task_key, opening.data_source
+    if asked not in known.skills or not getattr(skills, "is_users", False):
+        known.skills[asked] = skill_of(skills, opening, trajectory.row, environments.limited)
+    if isinstance(skill := known.skills[asked], Failure):
+        episode.fail(skill, environments.name)
+        return
+    trajectory.category, trajectory.task_text = opening.category or category, opening.task_text
+    trajectory.skill_text, trajectory.skill_ids = skill
 
 
 def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -> None:
@@ -217,7 +221,7 @@ def check_openings(
     """
     first: dict[str, Opening] = {} if known is None else known
     for task, opening in zip(tasks, openings, strict=True):
-        if not isinstance(opening, Opening):
+        if not isinstance(opening, Opening) or opening.later:
             continue
         for name in ("task_text", "observation", "admissible", "context", "category", "task_key", "data_source"):
             one, other = getattr(first.setdefault(task, opening), name), getattr(opening, name)

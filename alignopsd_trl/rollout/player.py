@@ -28,6 +28,7 @@ from alignopsd_trl.rollout.episode import (
     Known,
     SiblingsDiffer,
     SkillSource,
+    begin,
     check_first_prompt,
     episode_seed,
     episodes_of,
@@ -140,11 +141,11 @@ class Player:
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         draws, slots = draws or [""] * len(rows), self.environments.slots
         asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
-        episodes, known, prompting = episodes_of(*asked, slots), Known({}, {}), Prompting(self)
+        episodes, self._known, prompting = episodes_of(*asked, slots), Known({}, {}), Prompting(self)
         given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
         for first in range(0, self.agree(-(-len(given) // slots)) * slots, slots):
             part, opened = given[first : first + slots], episodes[first : first + slots]
-            self._together(partial(open_episodes, opened, self.environments, self.skills, known))
+            self._together(partial(open_episodes, opened, self.environments, self.skills, self._known))
             self._play_part(part, prompting)
             self._together(partial(finish_episodes, opened, self.environments))
         return [episode.trajectory for episode in episodes]
@@ -244,8 +245,13 @@ class Player:
         elif kept is not None:
             episode.advance(kept, step, self._limit, self.until_lost)
         else:
-            long = isinstance(answer, Reply) and answer.error == TOO_LONG
-            episode.pass_over(step, StopReason.PROMPT_TOO_LONG if long else StopReason.DONE, self._limit)
+            refusal, trajectory = getattr(answer, "error", ""), episode.trajectory
+            episode.pass_over(step, StopReason.PROMPT_TOO_LONG if refusal == TOO_LONG else StopReason.DONE)
+            if trajectory.stop is not None and not trajectory.turns:
+                told = f"; its last request was refused: {answer}" if refusal else ""
+                trajectory.message = f"the agent ended without a turn to train on{told}"
+            elif step.opening is not None:
+                begin(episode, step.opening, self.environments, self.skills, self._known)
 
     def _text(self, ids: Sequence[int]) -> str:
         decode: Any = self.tokenizer.decode
@@ -298,8 +304,9 @@ class Prompting:
             if turn is None:
                 trajectory.stop = StopReason.PROMPT_TOO_LONG
                 trajectory.message = trajectory.message if trajectory.turns else self._too_long(episode)
-            elif isinstance(turn, Turn) and not turn.number and not self.environments.openings_may_differ:
-                check_first_prompt(trajectory, turn.prompt_text, self._first, self.environments.name)
+            elif isinstance(turn, Turn) and not turn.number and episode.wishes.trained:
+                if not self.environments.openings_may_differ:
+                    check_first_prompt(trajectory, turn.prompt_text, self._first, self.environments.name)
         return [*turns]
 
     def _asked(self, episode: Episode) -> Turn | Reply:
@@ -312,9 +319,10 @@ class Prompting:
         if episode.wishes.schema is not None and not self.takes_schemas:
             return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
         try:
+            self.renderer.check_request(episode.view(1))
             (turn,) = self._made([episode])
         except (TemplateError, TypeError, ValueError) as error:
-            return Reply.of(f"the chat template refuses these messages: {error}", error="invalid_value")
+            return Reply.of(f"the chat template refuses this request: {error}", error="invalid_value")
         limit = f"max_prompt_length={self.renderer.max_length}"
         return turn or Reply.of(f"the prompt has more tokens than {limit}", error=TOO_LONG)
 

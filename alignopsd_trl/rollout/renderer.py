@@ -56,13 +56,7 @@ def as_text(shown: Any, marks: re.Pattern[str]) -> Any:
 
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
     """Returns the messages of a prompt; a text is one user message."""
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    return [dict(message) for message in (prompt.messages if isinstance(prompt, Chat) else prompt)]
-
-
-def tools_of(prompt: Rendered) -> list[Mapping[str, Any]]:
-    return list(prompt.tools) if isinstance(prompt, Chat) else []
+    return [dict(message) for message in Chat.of(prompt).messages]
 
 
 def text_of(prompt: Rendered) -> str:
@@ -110,7 +104,7 @@ class Shown:
         prompt = renderer.show(self.view, text)
         if self.tail is not None:
             return prompt, list(self.tail)
-        return Chat([*messages_of(prompt), *self.past], tools_of(prompt)), []
+        return Chat.of(prompt, self.past), []
 
 
 class Renderer:
@@ -165,7 +159,7 @@ class Renderer:
                 "like {'role': 'user', 'content': ...}, or environments.Chat(messages, tools)"
             )
         if isinstance(prompt, Chat):
-            return Chat(as_text(prompt.messages, self.marks), as_text(prompt.tools, self.marks))
+            return Chat(*(as_text(one, self.marks) for one in (prompt.messages, prompt.tools, prompt.variables)))
         return as_text(prompt, self.marks)
 
     def wishes(self, view: View) -> Wishes:
@@ -175,10 +169,25 @@ class Renderer:
 
     def text(self, prompt: Rendered, asks: bool = True) -> str:
         """Renders a prompt by the chat template, as text; with its generation prompt if it ``asks`` for a response."""
-        tools: dict[str, Any] = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
+        chat, given = Chat.of(prompt), {"add_generation_prompt": asks, "tokenize": False}
         return self._tokenizer.apply_chat_template(
-            messages_of(prompt), **tools, add_generation_prompt=asks, tokenize=False, **self._kwargs
+            chat.messages, tools=list(chat.tools) or None, **given, **{**self._kwargs, **chat.variables}
         )
+
+    def reads(self, variable: str) -> bool:
+        """Whether the chat template reads a variable."""
+        return re.search(rf"\b{re.escape(variable)}\b", str(self._tokenizer.chat_template)) is not None
+
+    def check_request(self, view: View) -> None:
+        """Raises `ValueError` unless the chat template reads the variables of an agent's request and shows its new
+        messages; past responses it may shorten."""
+        prompt = Chat.of(self.show(view, ""))
+        told = [one for one in messages_of(self.reply(view)) if one["role"] != "assistant"]
+        if unread := next((name for name in prompt.variables if not self.reads(name)), None):
+            raise ValueError(f"it never reads {unread!r}; leave that out, or use sampling='ignore'")
+        if not self.shows(prompt, told):
+            hidden = next(one for one in told if not self.shows(prompt, [one]))
+            raise ValueError(f"it does not show the message of {hidden['role']!r}, {hidden['content']!r:.80}")
 
     def shows(self, prompt: Rendered, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the rendered prompt has the texts of the messages, perhaps as JSON."""

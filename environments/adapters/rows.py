@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MADE = re.compile(r"row-[0-9a-f]{16}")
+DEVELOPER = "developer"  # OpenAI's word for a role that chat templates know as system
 
 
 def row_id(row: Mapping[str, Any]) -> str:
@@ -34,15 +35,50 @@ def with_task_ids(dataset: Any) -> Any:
 def messages_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the row's ``prompt`` as messages; a text is one user message, and a row without a prompt an empty one.
 
+    Arrow gives each mapping the fields of all, so that a `None` in one says nothing and is left out. A `None` in a list
+    stays; to say null elsewhere, give the arguments of a call as JSON text.
+
     Raises:
         TypeError: if the prompt is neither text nor messages.
+        ValueError: if the arguments of a call are no JSON object.
     """
     prompt = row.get("prompt", "")
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     if not isinstance(prompt, Sequence) or not prompt or not all(isinstance(one, Mapping) for one in prompt):
         raise TypeError(f"column 'prompt' is {prompt!r:.80}; give a text or a list of messages with role and content")
-    return [{**one, "content": text_of(one.get("content"), "column 'prompt'")} for one in prompt]
+    return [_message(one, f"column 'prompt', message {place}") for place, one in enumerate(prompt)]
+
+
+def _message(given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    made: dict[str, Any] = {**_filled(given), "content": text_of(given.get("content"), "column 'prompt'")}
+    made |= {"role": "system"} if given.get("role") == DEVELOPER else {}
+    for one in made.get("tool_calls", ()):
+        function = one.get("function", one)
+        arguments = function["arguments"] = arguments_of(function.get("arguments"))
+        if not isinstance(arguments, dict):
+            raise ValueError(f"{source}: a call has the arguments {arguments!r:.80}; give a JSON object")
+    return made
+
+
+def _filled(value: Any) -> Any:
+    """Returns a value without the fields of mappings that are `None`."""
+    if isinstance(value, Mapping):
+        return {name: _filled(one) for name, one in value.items() if one is not None}
+    return [_filled(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def arguments_of(given: Any) -> Any:
+    """Returns the arguments of a past call as an object, whether they are one or its JSON; without any, an empty one.
+    All else is returned as it is, since no two chat templates would show it alike."""
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return {}
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+        json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate is no text
+    except (ValueError, RecursionError):
+        return given
+    return found if isinstance(found, dict) else given
 
 
 def text_of(content: Any, source: str) -> str:

@@ -253,10 +253,10 @@ class ToolEnvironment(AdaptedEnvironment):
             self._thread.stop()
 
     def _close(self) -> None:
-        own, self._own = self._own, {}
+        own, self._own, self._tools, self.environment = self._own, {}, {}, None  # some close once nobody holds them
         for environment in own.values():
-            close = getattr(environment, "close", None)
-            if callable(close) and not _required(close):
+            closes = [getattr(environment, name, None) for name in ("close", "_close")]  # a public method is a tool
+            for close in [one for one in closes if callable(one) and not _required(one)][:1]:
                 settled(close())
 
 

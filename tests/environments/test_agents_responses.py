@@ -169,7 +169,7 @@ REFUSED = {
     "input[0].id": {"input": [{"type": "item_reference", "id": "msg_of_another"}]},
     "input[1].output": {"input": [START[1], {"type": "function_call_output", "call_id": "call_1"}]},
     "input[0]": {"input": [{"type": "computer_call", "call_id": "1"}]},
-    "messages": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
+    "messages[0].content": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
     "max_output_tokens": {"max_output_tokens": -3},
     "temperature": {"temperature": "warm"},
     "logprobs": {"include": ["message.output_text.logprobs"]},

@@ -98,6 +98,23 @@ def test_models_are_listed_and_what_is_not_served_says_so(policy: Policy) -> Non
         assert status in (404, 405, 501) and told["error"]["type"] == "invalid_request_error" and told["error"]["code"]
 
 
+def test_no_answer_holds_the_key(policy: Policy) -> None:
+    asked = [("/embeddings", "POST"), ("/models", "PATCH"), ("/responses/resp_1", "GET"), ("/", "GET")]
+    told = [policy.ask(path, None, method) for path, method in asked]
+    told += [policy.ask(f"//x/{policy.client.key}/y", None, "GET", **{"x-api-key": policy.client.key})]
+    told += [policy.ask(f"//{policy.client.key}", None, "GET")]
+    told += [policy.ask(f"/{policy.client.key}", None, policy.client.key)]
+    assert [status for status, _ in told] == [404, 405, 404, 404, 404, 404, 501]
+    assert "/v1/embeddings is not served" in told[0][1]["error"]["message"]
+    assert not any(policy.client.key in json.dumps(one) for one in told)
+
+
+@pytest.mark.parametrize("header", ["x-api-key", "api-key", "authorization"])
+def test_the_key_may_be_a_header(policy: Policy, header: str) -> None:
+    key = f"bearer {policy.client.key}" if header == "authorization" else policy.client.key
+    assert policy.ask("//v1/chat/completions", **{header: key})[0] == 200
+
+
 def test_bodies_come_in_chunks(policy: Policy) -> None:
     status, answer = policy.ask(body=iter([BODY[:5], BODY[5:]]), **{"transfer-encoding": "chunked"})
     assert status == 200 and text_of(answer) == "0"

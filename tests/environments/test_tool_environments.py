@@ -115,6 +115,26 @@ def test_reward_functions_get_what_trl_hands_them(chat_policy: Any, tmp_path: Pa
     assert seen["completions"][0][2] == {"role": "assistant", "content": "done"}
 
 
+@pytest.mark.parametrize("way", ["close", "_close", "__del__"])
+def test_what_an_object_opened_is_closed_with_its_batch(way: str) -> None:
+    live: set[int] = set()
+
+    def reset(self: Any, **row: Any) -> None:
+        live.add(id(self))
+
+    def look(self: Any) -> str:
+        """Looks."""
+        return "nothing"
+
+    kind = type("Sandbox", (), {"reset": reset, "look": look, way: lambda self: live.discard(id(self))})
+    batch = open_batch(ToolEnvironment(kind), 3, 5.0)
+    batch.reset(range(3), [{}] * 3)
+    batch.step(range(3), ["look()"] * 3)
+    assert len(live) == 3
+    batch.close()
+    assert not live
+
+
 def played(environment: ToolEnvironment, row: dict[str, Any], *actions: str) -> tuple[Any, list[Any], Any]:
     batch = open_batch(environment, 1, 5.0)
     opening = batch.reset([0], [{"seed": 7, **row}])[0]

@@ -91,7 +91,8 @@ AGENT = (
     """said = completion["choices"][0]["message"]
         (call,) = said.get("tool_calls") or ({"function": {"arguments": "{}"}},)
         guess = json.loads(call["function"]["arguments"]).get("number", -1)""",
-    'messages += [said, {"role": "tool", "tool_call_id": call.get("id"), "content": no}]',
+    'told = {"role": "tool", "tool_call_id": call["id"]} if "id" in call else {"role": "user"}\n'
+    '        messages += [said, {**told, "content": no}]',
 )
 """The written agent with native calls."""
 

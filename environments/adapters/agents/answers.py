@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from alignopsd_trl.environments.adapters.agents.messages import arguments_text
 from alignopsd_trl.environments.adapters.agents.requests import Body
 
 
@@ -32,31 +33,32 @@ def _choice(name: str, place: int, choice: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "id": f"call_{name}_{place}_{number}",
                 "type": "function",
-                "function": {"name": one["name"], "arguments": _text(one["arguments"])},
+                "function": {"name": one["name"], "arguments": arguments_text(one["arguments"])},
             }
             for number, one in enumerate(calls)
         ]
     return {"index": place, "finish_reason": choice["finish_reason"], "logprobs": None, "message": message}
 
 
-def _text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
 def stream(body: Body, whole: Mapping[str, Any]) -> bytes:
-    """Returns a completion as the events of a stream, each choice in one piece."""
+    """Returns a completion as the events of a stream: of each choice its text, a chunk for each of its calls, and its
+    end."""
     usage = whole["usage"]
-    rest = {name: value for name, value in whole.items() if name != "usage"}
-    chunk = {**rest, "object": "chat.completion.chunk", "choices": [_delta(one) for one in whole["choices"]]}
-    events = [chunk]
-    if (body.get("stream_options") or {}).get("include_usage"):
-        events.append({**chunk, "choices": [], "usage": usage})
+    counted = bool((body.get("stream_options") or {}).get("include_usage"))
+    rest = {**whole, "object": "chat.completion.chunk", "usage": None}
+    if not counted:
+        del rest["usage"]
+    events = [{**rest, "choices": [piece]} for choice in whole["choices"] for piece in _pieces(choice)]
+    if counted:
+        events.append({**rest, "choices": [], "usage": usage})
     lines = [*map(json.dumps, events), "[DONE]"]
     return "".join(f"data: {line}\n\n" for line in lines).encode()
 
 
-def _delta(choice: dict[str, Any]) -> dict[str, Any]:
+def _pieces(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     message = choice["message"]
-    calls = [{**call, "index": number} for number, call in enumerate(message.get("tool_calls", ()))]
-    delta = {**message, **({"tool_calls": calls} if calls else {})}
-    return {name: value for name, value in choice.items() if name != "message"} | {"delta": delta}
+    at = {"index": choice["index"], "logprobs": None, "finish_reason": None}
+    yield {**at, "delta": {name: value for name, value in message.items() if name != "tool_calls"}}
+    for number, call in enumerate(message.get("tool_calls", ())):
+        yield {**at, "delta": {"tool_calls": [{**call, "index": number}]}}
+    yield {**at, "delta": {}, "finish_reason": choice["finish_reason"]}

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from numbers import Real
 from typing import Any
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
-from alignopsd_trl.environments.adapters.agents.line import End, Line, over
+from alignopsd_trl.environments.adapters.agents.line import End, Line
 from alignopsd_trl.environments.adapters.agents.prompt import AgentPrompt
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Rules
 from alignopsd_trl.environments.adapters.agents.running import Running
-from alignopsd_trl.environments.base import UNREWARDED, Ending, Failure, Opening, Projection, Reply, Step
+from alignopsd_trl.environments.base import UNREWARDED, Ending, Failure, Opening, Projection, Reply, Step, text_of_error
 from alignopsd_trl.environments.batch import MOST_STUCK, SerialBatch
 from alignopsd_trl.environments.validation import guarded
 
-LAST_WORDS = 0.5  # seconds that all agents of a round have together for their results after the last turn
+LIMIT = 60.0  # seconds for each call of an environment that is played without a batch
 OTHER_FIRSTS = 1.0  # seconds in which the first requests of parallel sub-agents arrive
-POLICYS = ("tool_use_failed",)  # errors of the API that are the policy's doing
+POLICYS = ("tool_use_failed", "context_length_exceeded", "episode_over")  # refusals that are the policy's doing
 
 
 class AgentEnvironment(AdaptedEnvironment):
@@ -45,8 +45,12 @@ class AgentEnvironment(AdaptedEnvironment):
         max_turns (`int`, *optional*, defaults to 50):
             Turns of an episode at most.
         sampling (`str`, *optional*, defaults to `"refuse"`):
-            What becomes of a request with settings of sampling other than the run's: ``"refuse"`` it with the API's
-            error, or ``"ignore"`` the settings.
+            What becomes of a request with fields that ask for another prompt or sampling than the run's: ``"refuse"``
+            it with the API's error, or ``"ignore"`` the fields.
+        last_words (`float`, *optional*):
+            Seconds that the agents have after their last turn to end and return their rewards, all together. By
+            default they have the time limit of the environments. An agent that has not ended by then fails its
+            episode, since its reward is unknown.
         host (`str`, *optional*, defaults to `"127.0.0.1"`):
             The address at which ``client.url`` listens.
 
@@ -68,6 +72,7 @@ class AgentEnvironment(AdaptedEnvironment):
         success: Callable[[Mapping[str, Any], float], bool | None] | None = None,
         max_turns: int = 50,
         sampling: str = "refuse",
+        last_words: float | None = None,
         host: str = "127.0.0.1",
     ):
         if not callable(agent):
@@ -76,12 +81,15 @@ class AgentEnvironment(AdaptedEnvironment):
         for name, given in (("format", format), ("skill_in", skill_in), ("sampling", sampling)):
             if given not in known[name]:
                 raise ValueError(f"{name}={given!r} must be {known[name][0]!r} or {known[name][1]!r}")
+        if last_words is not None and not (isinstance(last_words, Real) and last_words > 0):
+            raise ValueError(f"last_words={last_words!r} must be a number of seconds, or None for the time limit")
         self.options = {"format": format, "skill_in": skill_in, "loses": loses, "success": success}
-        self.options |= {"max_turns": max_turns, "sampling": sampling, "host": host}
+        self.options |= {"max_turns": max_turns, "sampling": sampling, "last_words": last_words, "host": host}
         self._agent, self._loses, self._success, self._host = agent, tuple(loses), success, host
         self._rules = Rules(format == "native", sampling == "ignore")
-        self.max_turns = max_turns
+        self.max_turns, self.last_words = max_turns, last_words
         self.prompt = AgentPrompt(self._rules.native, skill_in)
+        self.refusals: Counter[str] = Counter()
         self._line: Line | None = None
         self.running: Running | None = None
 
@@ -112,28 +120,30 @@ class AgentEnvironment(AdaptedEnvironment):
     def begin(self, row: Mapping[str, Any]) -> None:
         """Starts the agent on a dataset row."""
         self.close()
-        self._line, self.messages = Line(row, self._rules), []
+        self._line, self.messages = Line(row, self._rules, self.refusals), []
         self.running = Running(self._agent, self._line, self._host)
 
     def opening(self, until: float) -> Opening:
         """Waits for the first request.
 
         Raises:
-            RuntimeError: if the agent ends without one.
+            RuntimeError: if the agent ends without one that can be answered.
         """
         first = self.line.take(until)
         if first is None:
-            raise _own(self.line.error or RuntimeError("the agent ended without a request"))
+            raise self._own(self.line.error or RuntimeError("the agent ended without a request"))
         return self.opening_of(first)
 
     def opening_of(self, first: Ask) -> Opening:
-        """Returns the opening that a first request makes. Siblings must have all of it in common."""
+        """Returns the opening that a first request makes. Siblings must have all of it in common, unless it is not
+        trained: then the first trained request will be the opening."""
         self.messages = first.messages
         users = [one["content"] for one in first.messages if one["role"] == "user"]
         parts = [f"[{one['role']}]\n{one['content']}" for one in first.messages]
         parts += [json.dumps(first.tools, ensure_ascii=False, default=str)] if first.tools else []
         category = str(self.line.row.get("category") or "")
-        return Opening("\n\n".join(parts), (users or [""])[-1], category=category, context=self.line)
+        shown, task = "\n\n".join(parts), (users or [""])[-1]
+        return Opening(shown, task, category=category, context=self.line, later=not first.trained)
 
     def outcome(self, until: float) -> Step:
         """Waits for the next request, or for the agent's end."""
@@ -144,7 +154,8 @@ class AgentEnvironment(AdaptedEnvironment):
             info |= {"follows": before.follows} | ({"not_trained": line.asides} if line.asides else {})
             line.asides = []
         if found is not None:
-            return Step(_seen(found), won=None, info=info)
+            opening = self.opening_of(found) if found is line.first else None
+            return Step(_seen(found), won=None, info=info, opening=opening)
         if lost := self._lost():
             return Step("", done=True, won=False, info=info | {"lost": lost})
         return Step("", done=True, won=None, info=info)
@@ -155,11 +166,23 @@ class AgentEnvironment(AdaptedEnvironment):
         error, line = self.line.error, self.line
         if error is None or line.lost:
             return line.lost
-        ours, parts = {*POLICYS, "context_length_exceeded"}, [*_parts(error)]
-        other = next((one for one in parts if not isinstance(one, self._loses) and not {*_codes(one)} & ours), None)
-        if other is not None:
-            raise _own(other)
+        parts = [*_parts(error)]
+        others = [one for one in parts if not isinstance(one, self._loses) and not {*_codes(one)} & {*POLICYS}]
+        elsewhere = line.refused.code if line.refused and line.refused_elsewhere else ""
+        if others and elsewhere not in POLICYS:
+            raise self._own(others[0])
         return f"{type(parts[0]).__name__}: {parts[0]}"
+
+    def _own(self, error: BaseException) -> Exception:
+        """Returns an agent's error as one that costs its own episode: its Ctrl-C or cancellation is not the run's. With
+        the last refusal, for which it may have ended with few words."""
+        text, refused = text_of_error(error), self.line.refused
+        unsaid = refused is not None and str(refused) not in text
+        if isinstance(error, Exception) and not unsaid:
+            return error
+        told = text if type(error) is RuntimeError else f"the agent raised {type(error).__name__}{text and ': ' + text}"
+        told += f"; its last request was refused ({refused.code}): {refused}" if refused and unsaid else ""
+        return RuntimeError(told).with_traceback(error.__traceback__)
 
     def finish(self, until: float | None = None) -> Ending | None:
         if self._line is None:
@@ -167,10 +190,10 @@ class AgentEnvironment(AdaptedEnvironment):
         line = self._line
         if line.end is None:
             line.hang_up()
-            with suppress(TimeoutError):
-                line.take(until or time.monotonic() + LAST_WORDS)
-        end = line.end or End(error=over())
+            line.take(until or time.monotonic() + (self.last_words or LIMIT))
+        lost, end = self._lost(), line.end or End()
         info: dict[str, Any] = {"not_trained": line.asides} if line.asides else {}
+        info |= {"lost": lost} if lost else {}
         self.close()
         ending = self._ending(line, end)
         won = False if line.lost else ending.won
@@ -195,11 +218,11 @@ class AgentEnvironment(AdaptedEnvironment):
 
     def reset(self, **row: Any) -> Opening:
         self.begin(row)
-        return self.opening(time.monotonic() + 60.0)
+        return self.opening(time.monotonic() + LIMIT)
 
     def step(self, action: str) -> Step:
         self.answer(action)
-        return self.outcome(time.monotonic() + 60.0)
+        return self.outcome(time.monotonic() + LIMIT)
 
     def answer(self, action: str) -> None:
         """Answers the pending request."""
@@ -238,7 +261,7 @@ class AgentBatch(SerialBatch):
                 groups.setdefault(json.dumps(dict(task), sort_keys=True, default=str), []).append(place)
         until = time.monotonic() + OTHER_FIRSTS
         for places in groups.values():
-            if len({openings[place].observation for place in places}) > 1:
+            if len({openings[place].later or openings[place].observation for place in places}) > 1:
                 self._align([(place, self._slots[slots[place]]) for place in places], openings, until)
         return openings
 
@@ -268,7 +291,7 @@ class AgentBatch(SerialBatch):
         for slot in slots:  # all are told before one is waited for
             if self._slots[slot].line.end is None:
                 self._slots[slot].line.hang_up()
-        until = time.monotonic() + LAST_WORDS
+        until = time.monotonic() + (self._slots[0].last_words or self._limit)
         found = [self._waited(slot, self._slots[slot].finish, until) for slot in slots]
         self._keep_left(slots)
         return found
@@ -276,6 +299,11 @@ class AgentBatch(SerialBatch):
     def _keep_left(self, slots: Sequence[int]) -> None:
         running = [one for slot in slots if (one := self._slots[slot].running) is not None]
         self._left += [one.thread for one in running if one.thread.is_alive()]
+
+    def metrics(self) -> dict[str, float]:
+        """Returns how many requests were refused, by the API's code."""
+        total = sum((one.refusals for one in self._slots), Counter())
+        return {f"agents/refused/{code}": float(count) for code, count in total.items()}
 
     def worker(self, slot: int) -> int:
         """Returns the slot: agents do not wait for each other."""
@@ -294,14 +322,6 @@ def _timed(call: Callable[[float], Any], until: float) -> Any:
         return call(until)
     except TimeoutError as error:
         return Failure("timeout", str(error))
-
-
-def _own(error: BaseException) -> Exception:
-    """Returns an agent's error as one that costs its own episode: its Ctrl-C or cancellation is not the run's."""
-    if isinstance(error, Exception):
-        return error
-    told = f"the agent raised {type(error).__name__}" + (f": {error}" if str(error) else "")
-    return RuntimeError(told).with_traceback(error.__traceback__)
 
 
 def _parts(error: BaseException) -> Iterator[BaseException]:

@@ -13,14 +13,16 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
+from alignopsd_trl.environments.adapters.agents.messages import arguments_text, plain_message
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
-from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Rules, asks_of, plain_message
+from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Rules, asks_of
+from alignopsd_trl.environments.adapters.rows import arguments_of
 from alignopsd_trl.environments.base import Reply
 
 
 def over() -> Refused:
     """Makes the refusal after an episode's end: one that is raised again and again would keep all its frames."""
-    return Refused("the episode is over", "episode_over", 403)
+    return Refused("the episode is over", "episode_over")
 
 
 PATIENCE = 16  # refusals in a row that are told at once
@@ -37,8 +39,14 @@ class End:
 class Line:
     """Queues the requests of an episode; the context of its prompts.
 
+    Args:
+        refusals: counts refusals by their code.
+
     Attributes:
         now: the request to answer.
+        first: the first request that is trained.
+        refused: the last refusal, until another request is answered.
+        refused_elsewhere: whether the last answer over the socket was one, for which a program may end without a word.
         turns: the answered requests that are turns.
         asides: requests and responses that are not trained, since the last turn.
         end: of the agent, once it has ended.
@@ -47,16 +55,20 @@ class Line:
         stored: what `previous_response_id` and references to items name, of the Responses API.
     """
 
-    def __init__(self, row: Mapping[str, Any], rules: Rules):
-        self.row, self.rules = row, rules
+    def __init__(self, row: Mapping[str, Any], rules: Rules, refusals: Counter[str] | None = None):
+        self.row, self.rules, self.refusals = row, rules, Counter() if refusals is None else refusals
         self.now: Ask | None = None
+        self.first: Ask | None = None
+        self.refused: Refused | None = None
+        self.refused_elsewhere = False
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None
         self.lost = ""
         self.rewards: defaultdict[int, float] = defaultdict(float)
         self.stored: dict[str, Any] = {}
-        self._refusals = 0
+        self._in_a_row = 0  # refusals
+        self._written: set[str] = set()  # arguments of the policy's that are no objects
         self._open: list[list[Ask]] = []  # trained requests without an answer
         self._parallel = False
         self._lock = threading.RLock()
@@ -104,9 +116,9 @@ class Line:
                 for one in again:
                     one.waits = waits
                 return again
-            asks = asks_of(body, self.rules, trained)
+            asks = asks_of(body, self.rules, trained, self._written)
             self._known[text].append(asks)
-            self._refusals = 0
+            self._in_a_row = 0
             if trained:
                 self._count(asks)
             for one in asks:
@@ -114,7 +126,7 @@ class Line:
                 self._arrivals.put(one)
         if self._over:  # since it was looked at
             for one in asks:
-                settle(one.answer, error=over())
+                self._refuse(one.answer, over())
         return asks
 
     def _again(self, text: str, retried: bool) -> list[Ask] | None:
@@ -129,15 +141,20 @@ class Line:
 
     def refusal(self, error: Refused) -> Future[Any]:
         """Returns an answer that refuses: later and later to those who go on all the same, so that none spins."""
-        self._refusals += 1
+        self._in_a_row += 1
         answer: Future[Any] = Future()
-        if (beyond := self._refusals - PATIENCE) <= 0:
-            settle(answer, error=error)
+        if (beyond := self._in_a_row - PATIENCE) <= 0:
+            self._refuse(answer, error)
         else:
-            timer = threading.Timer(min(0.02 * beyond, LONGEST_WAIT), settle, (answer, None, error))
+            timer = threading.Timer(min(0.02 * beyond, LONGEST_WAIT), self._refuse, (answer, error))
             timer.daemon = True
             timer.start()
         return answer
+
+    def _refuse(self, answer: Future[Any], error: Refused) -> None:
+        self.refused = error  # before its caller knows
+        self.refusals[error.code] += 1
+        settle(answer, error=error)
 
     def reward(self, value: float, asks: list[Ask] | None, choice: int = 0) -> None:
         """Gives a reward to the turn of a request, by default to the turn answered last.
@@ -177,7 +194,7 @@ class Line:
             found = self._early.pop(0) if self._early else self._arrived(until)
             if isinstance(found, End):
                 self.end = found
-            elif self._wanted(found):
+            elif not self._over and self._wanted(found):
                 self._place(found)
                 return found
         return None
@@ -190,7 +207,9 @@ class Line:
         try:
             return self._arrivals.get(timeout=max(until - time.monotonic(), 0.001))
         except queue.Empty:
-            raise TimeoutError("the agent neither asked nor ended in time") from None
+            late = "did not end after its last turn, so that its reward is unknown; raise last_words, or the time limit"
+            told = f"the agent {late if self._over else 'neither asked nor ended in time'}"
+            raise TimeoutError(told) from None
 
     def first_ones(self, until: float) -> list[Ask]:
         """Returns the requests that wait for the episode's first answer, after one more came or the time is over."""
@@ -206,6 +225,7 @@ class Line:
         """Lets another of the first requests be the opening."""
         self._early = [one for one in self._waiting if one is not ask]
         self._places.clear()
+        self.first = None
         self._place(ask)
 
     def _place(self, ask: Ask) -> None:
@@ -214,7 +234,9 @@ class Line:
         follows, ask.new = next(((number, new) for number, new in found if new is not None), (None, ask.messages))
         before = self.turns[follows].place if follows is not None else ""
         ask.follows = follows if ask.trained else None
-        name = json.dumps([before, ask.new, ask.tools, ask.trained], sort_keys=True, default=str)
+        self.first = self.first or (ask if ask.trained else None)
+        said = [before, ask.new, ask.tools, ask.trained, *filter(None, [ask.variables])]
+        name = json.dumps(said, sort_keys=True, default=str)
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         ask.place = f"{digest}/{self._places[digest]}"
         self._places[digest] += 1
@@ -225,7 +247,7 @@ class Line:
         ask = self.now
         assert ask is not None, "an episode has begun"
         if reply.error:
-            settle(ask.answer, error=Refused(str(reply), reply.error))
+            self._refuse(ask.answer, Refused(str(reply), reply.error))
             return
         message = _message(reply, self.rules.native)
         thinking = message.get("reasoning_content") or message.get("thinking")
@@ -236,11 +258,15 @@ class Line:
             self.turns.append(ask)
         else:
             self.asides.append({"messages": ask.messages, "response": ask.said})
-        called = [one["function"]["name"] for one in ask.said.get("tool_calls", ())][: 1 if ask.single else None]
+        functions = [one["function"] for one in ask.said.get("tool_calls", ())]
+        texts = [arguments_text(one["arguments"]) for one in functions]
+        self._written |= {one for one in texts if not isinstance(arguments_of(one), dict)}
+        called = [one["name"] for one in functions][: 1 if ask.single else None]
         if ask.must is not None and not any(ask.must in ("", name) for name in called):
             refusal = f"tool_choice asks for a call{ask.must and ' of ' + ask.must}, and the response has none"
-            settle(ask.answer, error=Refused(refusal, "tool_use_failed", 422))
+            self._refuse(ask.answer, Refused(refusal, "tool_use_failed", 422))
             return
+        self.refused = None
         reason = "length" if reply.truncated else "tool_calls" if called else "stop"
         shown = {**ask.said, **({"reasoning_content": thinking} if thinking else {})}
         if called:
@@ -259,7 +285,8 @@ class Line:
                 else:
                     self._early.append(found)
         for one in self._waiting:
-            settle(one.answer, error=over())
+            if not one.answer.done():
+                self._refuse(one.answer, over())
         self._early = []
 
 

@@ -18,7 +18,7 @@ class AgentPrompt:
 
     def render(self, view: View, skill: str = "") -> Chat:
         ask = view.context.now
-        return Chat(self._with(ask.messages, skill), ask.tools)
+        return Chat(self._with(ask.messages, skill), ask.tools, ask.variables)
 
     def _with(self, messages: Sequence[Mapping[str, Any]], skill: str) -> list[Mapping[str, Any]]:
         shown = list(messages)

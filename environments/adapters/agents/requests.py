@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from alignopsd_trl.environments.adapters.agents.messages import read_messages
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
-from alignopsd_trl.environments.adapters.agents.schema import ChatRequest, check
-from alignopsd_trl.environments.adapters.rows import text_of
+from alignopsd_trl.environments.adapters.agents.schema import INERT, NOTHING, ChatRequest, check
 
 logger = logging.getLogger(__name__)
 Body = Mapping[str, Any]
 SETTINGS = ("temperature", "top_p")  # the run has them too
-UNKNOWN = {
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p"), 0),
-    **dict.fromkeys(("logit_bias", "logprobs", "top_logprobs", "top_k", "functions"), None),
-    "repetition_penalty": 1,
-}
-"""Fields that no sampler here takes, with the value that asks for nothing."""
-
-
-def plain_message(message: Body) -> dict[str, Any]:
-    """Returns what a chat template reads of a message: text alone, arguments as objects, no ids."""
-    role = "system" if message["role"] == "developer" else message["role"]
-    try:
-        made: dict[str, Any] = {"role": role, "content": text_of(message.get("content"), f"a message of {role!r}")}
-    except TypeError as error:
-        raise Refused(str(error), param="messages") from error
-    made |= {name: message[name] for name in ("name", "reasoning_content") if message.get(name)}
-    calls = [one.get("function", one) for one in message.get("tool_calls") or ()]
-    if calls:
-        functions = [{"name": one.get("name"), "arguments": _arguments(one.get("arguments"))} for one in calls]
-        made["tool_calls"] = [{"type": "function", "function": one} for one in functions]
-    return made
-
-
-def _arguments(given: Any) -> Any:
-    try:
-        return json.loads(given) if isinstance(given, str) else given or {}
-    except (ValueError, RecursionError):
-        return given
+VARIABLES = ("reasoning_effort", "enable_thinking")  # of chat templates, as fields of their own
 
 
 def without_reasoning(messages: Sequence[Body]) -> list[dict[str, Any]]:
@@ -54,7 +26,8 @@ def without_reasoning(messages: Sequence[Body]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Rules:
-    """Whether requests may have tools, and whether settings of sampling are ignored in place of refused."""
+    """Whether requests may have tools, and whether fields that ask for another prompt or sampling than the run's are
+    ignored in place of refused."""
 
     native: bool
     ignores: bool
@@ -65,6 +38,7 @@ class Ask:
     """A request for one response.
 
     Attributes:
+        variables: of the chat template, beside the run's.
         must: the tool that has to be called (`tool_choice`), `""` for any; `None`: none has to.
         single: whether its caller takes one call at most (`parallel_tool_calls`).
         waits: whether the caller is still there.
@@ -76,6 +50,7 @@ class Ask:
 
     messages: list[dict[str, Any]]
     tools: list[Any]
+    variables: Mapping[str, Any] = field(default_factory=dict)
     trained: bool = True
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
@@ -95,38 +70,40 @@ class Ask:
         """Returns the messages after those of an earlier request and its response; `None` if it does not go on from
         there."""
         count = len(earlier.messages) + 1
-        if len(self.messages) <= count or self.tools != earlier.tools:
+        if len(self.messages) <= count or (self.tools, self.variables) != (earlier.tools, earlier.variables):
             return None
         same = without_reasoning(self.messages[:count]) == without_reasoning([*earlier.messages, earlier.said])
         return self.messages[count:] if same else None
 
 
-def asks_of(body: Body, rules: Rules, trained: bool = True) -> list[Ask]:
+def asks_of(body: Body, rules: Rules, trained: bool = True, written: Collection[str] = ()) -> list[Ask]:
     """Reads a request, one `Ask` for each of its ``n`` responses.
+
+    Args:
+        written: as in `read_messages`.
 
     Raises:
         Refused: for what can't be answered, with the remedy.
     """
     check(ChatRequest, body)
-    if rules.ignores:
-        foreign = _foreign(body)
-        _tell_ignored(tuple(sorted(foreign)))
-        body = {name: value for name, value in body.items() if name not in foreign}
+    body = _of_the_run(body, rules)
     tools, must = _tools(body)
     if tools and not rules.native:
         raise Refused("format='text' takes no tools; use AgentEnvironment(..., format='native')", param="tools")
-    stop = body.get("stop") or ()
+    stop, messages = body.get("stop") or (), read_messages(body["messages"], written)
+    variables = {name: body[name] for name in VARIABLES if body.get(name) is not None}
     given = dict[str, Any](
         tools=tools,
+        variables={**(body.get("chat_template_kwargs") or {}), **variables},
         trained=trained,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
-        settings=_settings(body),
+        max_tokens=min(filter(None, map(body.get, ("max_completion_tokens", "max_tokens"))), default=None),
+        settings={name: float(body[name]) for name in SETTINGS if body.get(name) is not None},
         schema=_schema(body),
         must=must,
         single=body.get("parallel_tool_calls") is False,
     )
-    asks = [Ask([plain_message(one) for one in body["messages"]], **given) for _ in range(body.get("n") or 1)]
+    asks = [Ask(list(messages), **given) for _ in range(body.get("n") or 1)]
     for one in asks:
         one.choices = asks
     return asks
@@ -138,25 +115,28 @@ def _tell_ignored(names: Sequence[str]) -> None:
         logger.warning(f"sampling='ignore' leaves {', '.join(names)} out of an agent's requests")
 
 
-def _foreign(body: Body) -> set[str]:
-    """Returns the fields of a request that ask for other sampling than the run's."""
-    unknown = {name for name, nothing in UNKNOWN.items() if (body.get(name) or nothing) != nothing}
-    formed = (body.get("response_format") or {}).get("type", "text") != "text"
-    return (
-        unknown | {name for name in SETTINGS if body.get(name) is not None} | ({"response_format"} if formed else set())
-    )
+def _of_the_run(body: Body, rules: Rules) -> Body:
+    """Returns a request without the fields that change nothing, and, where the rules ignore them, without those that
+    ask for another prompt or sampling than the run's.
 
-
-def _settings(body: Body) -> dict[str, float]:
-    unknown = sorted(_foreign(body) - {*SETTINGS, "response_format"})
-    if unknown:
+    Raises:
+        Refused: for a field that nothing here can honour.
+    """
+    asking = {name for name, value in body.items() if value is not None and value not in NOTHING.get(name, ())}
+    unknown = sorted(asking - {*ChatRequest.model_fields, *INERT})
+    if rules.ignores:
+        formed = (body.get("response_format") or {}).get("type", "text") != "text"
+        own = {*SETTINGS, *VARIABLES, "chat_template_kwargs"} | ({"response_format"} if formed else set())
+        _tell_ignored(tuple(sorted({*unknown, *(asking & own)})))
+        asking -= own
+    elif unknown:
         raise Refused(
-            f"{unknown[0]}={body[unknown[0]]!r} can't be sampled here; leave it out, or use "
+            f"{unknown[0]}={body[unknown[0]]!r:.80} can't be honoured here; leave it out, or use "
             "AgentEnvironment(..., sampling='ignore')",
             "unsupported_parameter",
             param=unknown[0],
         )
-    return {name: float(body[name]) for name in SETTINGS if body.get(name) is not None}
+    return {name: value for name, value in body.items() if name in asking}
 
 
 def _schema(body: Body) -> Body | None:
@@ -173,17 +153,20 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], str | None]:
     """Returns the tools on offer, and the one that has to be called (`Ask.must`). Of ``allowed_tools`` the policy sees
     those alone."""
     choice, tools = body.get("tool_choice"), [_tool(one["function"]) for one in body.get("tools") or ()]
+    offered = [one["function"]["name"] for one in tools]
+    if twice := next((name for place, name in enumerate(offered) if name in offered[:place]), None):
+        place = f"tools[{len(offered) - 1 - offered[::-1].index(twice)}].function.name"
+        raise Refused(f"{place} is {twice!r}, as that of another tool", param=place)
     if choice in (None, "auto", "none"):
         return [] if choice == "none" else tools, None
     allowed = choice.get("allowed_tools") if isinstance(choice, Mapping) else None
     named = allowed["tools"] if allowed else [choice] if isinstance(choice, Mapping) else []
-    known, names = {one["function"]["name"] for one in tools}, [one["function"]["name"] for one in named]
-    if not known.issuperset(names) or not tools:
+    names = [one["function"]["name"] for one in named]
+    if not {*offered}.issuperset(names) or not tools:
         raise Refused(f"tool_choice is {choice!r:.80}, and tools has no such function", param="tool_choice")
     if allowed is None:
         return tools, names[0] if names else ""
-    offered = [one for one in tools if one["function"]["name"] in names]
-    return offered, "" if allowed["mode"] == "required" else None
+    return [one for one in tools if one["function"]["name"] in names], "" if allowed["mode"] == "required" else None
 
 
 def _tool(function: Body) -> dict[str, Any]:

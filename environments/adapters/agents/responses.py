@@ -9,9 +9,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from alignopsd_trl.environments.adapters.agents.messages import behind_calls
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.requests import Body
-from alignopsd_trl.environments.adapters.agents.schema import ResponsesRequest, check, kind_of
+from alignopsd_trl.environments.adapters.agents.schema import ChatRequest, ResponsesRequest, check, kind_of
 
 Item = Mapping[str, Any]
 Message = dict[str, Any]
@@ -25,7 +26,9 @@ ABSENT = {
 }
 """Fields for what can't be served, with the remedy."""
 ECHOED = ("instructions", "metadata", "previous_response_id", "temperature", "top_p", "max_output_tokens", "truncation")
-OWN = ("input", "instructions", "text", "include", "store", "tools", "tool_choice", "max_output_tokens", "n")
+OWN = ("input", "instructions", "text", "include", "store", "tools", "tool_choice", "max_output_tokens", "reasoning")
+OWN += ("previous_response_id", "truncation")
+CHATS = ChatRequest.model_fields.keys() - ResponsesRequest.model_fields.keys() - {"stream_options"}
 
 
 def chat_request(body: Body, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,6 +43,8 @@ def chat_request(body: Body, stored: Mapping[str, Any]) -> dict[str, Any]:
     absent = next((name for name in ABSENT if body.get(name)), None)
     if absent is not None:
         raise Refused(f"{absent} is not served: {ABSENT[absent]}", "unsupported_parameter", param=absent)
+    if chats := sorted(name for name in CHATS if body.get(name) is not None):
+        raise Refused(f"{chats[0]} is a field of chat completions alone", "unsupported_parameter", param=chats[0])
     for place, one in enumerate(body["tools"] if isinstance(body.get("tools"), list) else []):
         if isinstance(one, Mapping) and one.get("type") != "function":
             told = f"tools[{place}] is of type {one.get('type')!r}; only functions can be called"
@@ -48,13 +53,16 @@ def chat_request(body: Body, stored: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in body.items() if name not in OWN}
     if LOGPROBS in (body.get("include") or ()):
         rest["logprobs"] = True
-    form = (body.get("text") or {}).get("format") or {}
+    text = body.get("text") or {}
+    form = text.get("format") or {}
     given = {
         "messages": _messages(body, stored),
         "tools": [{"type": "function", "function": _without_type(one)} for one in body.get("tools") or ()],
         "tool_choice": _choice(body.get("tool_choice")),
         "max_completion_tokens": body.get("max_output_tokens"),
         "response_format": {"type": form["type"], "json_schema": form.get("schema") and form} if form else None,
+        "reasoning_effort": (body.get("reasoning") or {}).get("effort"),
+        "verbosity": text.get("verbosity"),
     }
     return rest | {name: value for name, value in given.items() if value}
 
@@ -81,7 +89,7 @@ def _messages(body: Body, stored: Mapping[str, Any]) -> list[Message]:
     items = body.get("input") or []
     given = [{"role": "user", "content": items}] if isinstance(items, str) else messages_of(items, stored)
     orders = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
-    messages = [*orders, *(stored[earlier] if earlier else []), *given]
+    messages = behind_calls([*orders, *(stored[earlier] if earlier else []), *given])
     if not messages:
         raise Refused("input is missing", "missing_required_parameter", param="input")
     return messages

@@ -1,6 +1,7 @@
 """Checks requests whole, before anything of them is used: by the fields of OpenAI's API that are read here.
 
-A field that is not read may hold anything. Values stay as they came: a checked request is the caller's own.
+`ChatRequest` and `ResponsesRequest` are the tables of what is read. All other fields but `INERT` ones are refused,
+unless their value asks for nothing (`NOTHING`). Values stay as they came: a checked request is the caller's own.
 """
 # ruff: noqa: UP013 (a type a line: the fields of an API are a table)
 
@@ -18,6 +19,26 @@ from alignopsd_trl.environments.adapters.agents.refusal import Refused
 DEEPEST = 64  # levels of lists and objects in a request
 CODES = {"missing": "missing_required_parameter", "literal_error": "invalid_value"}
 
+INERT = frozenset(
+    "cache_salt client_metadata metadata model priority prompt_cache_key prompt_cache_options prompt_cache_retention "
+    "request_id return_token_ids safety_identifier service_tier store stream stream_options usage user".split()
+)
+"""Fields that change neither prompt nor sample."""
+NOTHING: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p", "min_tokens", "top_logprobs"), (0,)),
+    **dict.fromkeys(("background", "logprobs", "echo", "ignore_eos", "use_beam_search"), (False,)),
+    **dict.fromkeys(("add_special_tokens", "continue_final_message"), (False,)),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens", "add_generation_prompt"), (True,)),
+    **dict.fromkeys(("functions", "stop_token_ids", "bad_words"), ([],)),
+    **dict.fromkeys(("repetition_penalty", "length_penalty", "best_of"), (1,)),
+    "top_k": (0, -1),
+    "logit_bias": ({},),
+    "function_call": ("auto", "none"),
+    "modalities": (["text"],),
+    "verbosity": ("medium",),
+}
+"""Values that ask for nothing, of OpenAI's fields and vLLM's that are not read."""
+
 Objects = dict[str, Any]
 Name = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[int, Field(ge=1, le=2**31)]
@@ -26,7 +47,7 @@ Block = TypedDict("Block", {"type": Required[str], "text": str}, total=False)
 Content = str | list[Block]
 
 # Functions: their calls, with arguments as text or as those who parsed them have them; what the parsers of calls read
-Written = TypedDict("Written", {"name": Required[Name], "arguments": str | Objects | None}, total=False)
+Written = TypedDict("Written", {"name": Required[str], "arguments": Any}, total=False)
 Kinds = str | list[str] | None
 Properties = dict[str, Objects] | None
 Schema = TypedDict("Schema", {"type": Kinds, "properties": Properties, "required": list[str] | None}, total=False)
@@ -57,12 +78,14 @@ FlatAllowed = TypedDict("FlatAllowed", {"type": Literal["allowed_tools"], "mode"
 Formed = TypedDict("Formed", {"schema": Objects})
 Format = TypedDict("Format", {"type": Required[str], "json_schema": Formed | None}, total=False)
 FlatFormat = TypedDict("FlatFormat", {"type": Required[str], "schema": Objects | None}, total=False)
-Text = TypedDict("Text", {"format": FlatFormat | None}, total=False)
+Text = TypedDict("Text", {"format": FlatFormat | None, "verbosity": str | None}, total=False)
+Way = Literal["auto", "standard"] | None
+Reasoning = TypedDict("Reasoning", {"effort": str | None, "context": Way, "mode": Way}, total=False)
 StreamOptions = TypedDict("StreamOptions", {"include_usage": bool | None}, total=False)
 
 # Input items of responses
 Said = TypedDict("Said", {"role": Literal["system", "developer", "user", "assistant"], "content": Content})
-Called = TypedDict("Called", {"call_id": Name, "name": Name, "arguments": str})
+Called = TypedDict("Called", {"call_id": Name, "name": str, "arguments": str})
 Returned = TypedDict("Returned", {"call_id": Name, "output": Content})
 Thought = TypedDict("Thought", {"summary": list[Block] | None, "content": list[Block] | None}, total=False)
 Reference = TypedDict("Reference", {"id": Name})
@@ -73,7 +96,7 @@ def _whole(call: Any) -> Any:
     return {"function": call} if isinstance(call, Mapping) and "function" not in call else call
 
 
-Asked = TypedDict("Asked", {"function": Written})
+Asked = TypedDict("Asked", {"function": Required[Written], "id": str | None}, total=False)
 
 
 def kind_of(item: Any) -> str | None:
@@ -94,10 +117,12 @@ Item = Annotated[
 
 
 class Message(BaseModel):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_call_id: str | None = None
     tool_calls: list[Annotated[Asked, BeforeValidator(_whole)]] | None = None
 
 
@@ -109,6 +134,8 @@ class Sampling(BaseModel):
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     stream: bool | None = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: Objects | None = None
+    enable_thinking: bool | None = None
 
 
 class ChatRequest(Sampling):
@@ -123,6 +150,7 @@ class ChatRequest(Sampling):
     max_completion_tokens: Tokens | None = None
     stream_options: StreamOptions | None = None
     response_format: Format | None = None
+    reasoning_effort: str | None = None
 
 
 class ResponsesRequest(Sampling):
@@ -138,7 +166,8 @@ class ResponsesRequest(Sampling):
     include: list[str] | None = None
     metadata: Objects | None = None
     store: bool | None = None
-    truncation: Literal["auto", "disabled"] | None = None
+    truncation: Literal["disabled"] | None = None
+    reasoning: Reasoning | None = None
 
 
 def read(data: bytes) -> dict[str, Any]:

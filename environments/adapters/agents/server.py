@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from functools import cache
+from functools import cache, reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from weakref import WeakValueDictionary
@@ -24,7 +24,8 @@ STRANGERS_WAIT = 0.1  # seconds until a wrong key is told, so that none spins
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the API (`exchange`) under ``/KEY/v1``; the key may be the bearer's token or ``api-key`` instead."""
+    """Serves the API (`exchange`) under ``/KEY/v1``. The key may be the bearer's token, ``api-key`` or ``x-api-key``
+    instead. No answer holds it."""
 
     request_queue_size = 1024
     daemon_threads = True
@@ -72,7 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def _serve(self) -> None:
-        line = self._line()
+        lines: Any = getattr(self.server, "lines")  # noqa: B009
+        keys = [one for one in self._keys() if one in lines]
+        line = lines.get(keys[0]) if keys else None
         if line is None:
             time.sleep(STRANGERS_WAIT)
             self._refuse(Refused("no episode has this key", "invalid_api_key", 401))
@@ -80,8 +83,11 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         caller = _Caller(self.connection)
         try:
-            call = Call(self.command, self.path, headers, self._body(headers))
-            self._send(exchange(line, call, caller.waits).result(), caller)
+            path = reduce(lambda path, key: path.replace(key, "KEY"), keys, self.path)
+            call = Call(self.command, path, headers, self._body(headers))
+            answer = exchange(line, call, caller.waits).result()
+            line.refused_elsewhere = answer.status >= 400
+            self._send(answer, caller)
         except Refused as error:
             self._refuse(error)
         except CancelledError:
@@ -89,11 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve  # noqa: N815 (http.server's names)
 
-    def _line(self) -> Line | None:
-        lines: Any = getattr(self.server, "lines")  # noqa: B009
-        bearer = self.headers.get("authorization", "").removeprefix("Bearer ")
-        keys = (self.path.split("/")[1] if "/" in self.path else "", bearer, self.headers.get("api-key", ""))
-        return next((found for key in keys if (found := lines.get(key)) is not None), None)
+    def _keys(self) -> list[str]:
+        """Returns where a key may be, first the beginning of the path."""
+        headers = [self.headers.get(name, "") for name in ("authorization", "api-key", "x-api-key")]
+        return [self.path.lstrip("/").split("/")[0], headers[0].rpartition(" ")[2], *headers[1:]]
 
     def _body(self, headers: dict[str, str]) -> bytes:
         """Reads the body.
@@ -156,9 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
             caller.served = True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Sends what http.server finds wrong with a request as the API's error."""
+        """Sends what http.server finds wrong with a request as the API's error, without its words, which hold the
+        path."""
         self.close_connection = True
-        self._send(refused(Refused(message or self.responses[code][0], "invalid_request", code)))
+        self._send(refused(Refused(self.responses[code][0], "invalid_request", code)))
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing: a request is an episode's, whose records hold it."""
