@@ -42,7 +42,7 @@ def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_fragment_can_be_read_and_says_what_it_needs() -> None:
     for page, block in PYTHON:
-        assert compile(block, page, "exec")
+        compile(block, page, "exec")
         assert not block.startswith("# fragment") or re.match(FRAGMENT + r"\w.+", block), f"{page}: {block:.40}"
 
 
@@ -149,3 +149,13 @@ def test_method_page_names_functions_that_are_where_it_says() -> None:
         elsewhere = {"TurnBatch.of", "TurnBatch.groups", "rollout_advantage", "token_advantages"}
         missing = [name for name in named if name not in elsewhere and not hasattr(module, name)]
         assert not missing, f"docs/method.md: {room}.py has no {', '.join(missing)}"
+
+
+def test_the_page_on_own_tasks_has_each_field_of_a_warm_start() -> None:
+    from alignopsd_trl.own_task.options import WarmStartConfig
+
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]*) \|", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE)
+    told = {name: default for names, default in rows for name in re.findall(r"\w+", names)}
+    for one in dataclasses.fields(WarmStartConfig):
+        assert one.name in told, f"{PAGE} does not explain {one.name}"
+        assert one.default in (None, False) or str(one.default) in told[one.name], one.name
