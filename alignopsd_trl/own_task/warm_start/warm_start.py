@@ -88,8 +88,7 @@ def warm_start(
         vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
         raise trainer.interrupted
     if updates < FEW and config.max_steps < 0:
-        slow = f"{updates} updates in {config.time:g} minutes by the clock; raise --minutes, or set --max_steps"
-        print(f"look: the policy is hardly trained, {slow}", flush=True)
+        print(f"look: hardly trained, {updates} updates in {config.time:g} min; raise --minutes, or set --max_steps")
     shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
     return WarmStarted(trained.eval(), tokenizer, updates, max(shares))
 
