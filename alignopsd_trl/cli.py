@@ -6,6 +6,7 @@ Several processes: ``accelerate launch --config_file $(alignopsd --files fsdp2) 
 from __future__ import annotations
 
 import importlib
+import runpy
 import sys
 from collections.abc import Sequence
 
@@ -46,7 +47,7 @@ def usage() -> str:
 
 
 def train(argv: list[str]) -> None:
-    """Runs a recipe by its name, as its script does."""
+    """Runs a recipe by its name, as its script does, which may also make the first policy."""
     known = _found("alignopsd_trl.launch.presets:preset_names")()
     recipes = f"{', '.join(known)}, or a module with a mapping PRESET"
     if argv[:1] in (["-h"], ["--help"]):
@@ -57,7 +58,10 @@ def train(argv: list[str]) -> None:
         _refuse(f"train needs the name of a recipe first: {recipes}")
     # A recipe's own command line ends with a message, not a traceback.
     sys.argv = [f"alignopsd train {argv[0]}", *argv[1:]]
-    _found("alignopsd_trl.launch.recipe:main")(argv[0])
+    if script := _found("alignopsd_trl.launch.presets:script_of")(argv[0]):
+        runpy.run_module(script, run_name="__main__")
+    else:
+        _found("alignopsd_trl.launch.recipe:main")(argv[0])
 
 
 def study(argv: list[str]) -> int:

@@ -61,6 +61,7 @@ def smollm2() -> Path:
     if not has_smollm2():
         raise ValueError(f"{asked} needs the package gguf: {INSTALL}")
     folder.parent.mkdir(parents=True, exist_ok=True)
+    print(f"SmolLM2-135M is fetched and unpacked to {folder}, once, in half a minute", file=sys.stderr, flush=True)
     with TemporaryDirectory(prefix=".smollm2.", suffix=".partial", dir=folder.parent) as partial:
         file = _known(_download(Path(partial), asked), SMOLLM2_SHA256, asked)
         _convert(file, Path(partial) / "whole")

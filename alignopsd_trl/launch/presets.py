@@ -130,10 +130,16 @@ RECIPE = "train.py"
 
 _RECIPES = {f"{name}_{backbone}": name for name, one in BENCHMARKS.items() for backbone in one.released}
 _TINY = {name: settings for one in BENCHMARKS.values() for name, settings in one.variants.items()}
+_SCRIPTS = {path.stem for path in (Path(__file__).parents[1] / "recipes").glob("*.py")} - {*_RECIPES, *_TINY}
 
 
 def preset_names() -> list[str]:
-    return sorted((*_RECIPES, *_TINY))
+    return sorted({*_RECIPES, *_TINY, *_SCRIPTS})
+
+
+def script_of(name: str) -> str:
+    """Returns the module of a shipped recipe with a preset of its own; an empty text for any other name."""
+    return f"alignopsd_trl.recipes.{name}" if name in _SCRIPTS else ""
 
 
 def preset(
@@ -142,8 +148,8 @@ def preset(
     """Returns the defaults of a recipe.
 
     Args:
-        name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, or a user's module with a
-            mapping ``PRESET`` in it or in a ``train.py`` beside it.
+        name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, another shipped recipe, or a
+            user's module with a mapping ``PRESET`` in it or in a ``train.py`` beside it.
         kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
         method, method_options: method to train. The default of ``opsd`` has no KL to the initial policy, except in
             the form of the published figures.
@@ -187,7 +193,7 @@ def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
 
 def _of_module(name: str) -> Any:
     known = f"known are {', '.join(preset_names())}, and modules of your own with a mapping PRESET"
-    module = find_module(importable(name))
+    module = find_module(script_of(name) or importable(name))
     if module is None:
         raise ValueError(f"recipe {name!r} is unknown; {near(name, preset_names())}{known}")
     if hasattr(module, "PRESET"):

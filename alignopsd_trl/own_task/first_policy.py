@@ -50,6 +50,7 @@ def first_policy(
                 f"warm_start {task}, or start the recipe once as one process"
             )
         from alignopsd_trl.launch.arguments import parse
+        from alignopsd_trl.methods import get_method
         from alignopsd_trl.own_task.demonstrations import demonstrate
         from alignopsd_trl.own_task.playing import scripted
         from alignopsd_trl.own_task.task import find_task
@@ -58,7 +59,8 @@ def first_policy(
         config, options = config or WarmStartConfig(), (preset or {}).get("environment_options")
         known = find_task(task, as_mapping(options))
         preset = preset or known.preset
-        recipe, *_ = parse(task, words, preset)  # a mistake in the command line shows before minutes of work
+        recipe, args, _ = parse(task, words, preset)  # a mistake in the command line shows before minutes of work
+        get_method(args.method)(args)
         known = replace(known, preset={**preset, "held_out": recipe.held_out})
         encoder = known.preset.get("encoder", "lexical")
         print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)

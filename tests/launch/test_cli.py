@@ -45,6 +45,7 @@ from alignopsd_trl import cli
         (["evaluate", "--model", "tiny", "--environment", "x", "--limit", "0"], "--limit 0 must be 1 or more"),
         (["view", __file__], "is no folder"),
         (["train", "webshop_tny", "--plan"], "did you mean 'webshop_tiny'?"),
+        (["train", "webshop_15b", "--plan"], "did you mean 'webshop_1_5b'?"),
     ],
 )
 def test_what_it_can_not_do_is_a_message_of_few_lines_and_code_2(
@@ -55,6 +56,22 @@ def test_what_it_can_not_do_is_a_message_of_few_lines_and_code_2(
         cli.main(argv)
     told = capsys.readouterr().err
     assert stopped.value.code == 2 and said in told and "Traceback" not in told and told.count("\n") == 1
+
+
+def test_every_shipped_recipe_is_trained_by_its_short_name(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from alignopsd_trl.launch.presets import BACKBONES, preset, preset_names
+
+    scripts = {path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.py")}
+    assert scripts <= set(preset_names())
+    assert preset("hops_1_5b")["environment"] == "searchqa_hops" and preset("maze_smollm")["environment"] == "maze"
+    assert preset("webshop_1_5b")["model_name_or_path"] == BACKBONES["1.5b"].hub_id
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    with pytest.raises(SystemExit):  # its script would make the first policy before it plans
+        cli.main(["train", "hops_smollm", "--plan"])
+    assert "there is no policy in outputs/hops_smollm_start yet" in capsys.readouterr().err
 
 
 def test_shipped_files_are_there(capsys: pytest.CaptureFixture) -> None:

@@ -374,7 +374,7 @@ def test_a_recipe_for_one_gpu_follows_a_frozen_teacher(name: str, tmp_path: Path
         assert (config.use_vllm, config.vllm_mode, config.bf16, config.beta) == (True, "colocate", True, 0.0)
         assert (config.teacher_model_kind, config.auxiliary_loss) == ("base", "distribution")
         assert config.generation_batch_size == 32 and config.steps_per_round == 4 and config.max_steps == 200
-    _, config, model = parse(f"alignopsd_trl.recipes.{name}", [*CPU, "--bf16", "False", "--dtype", "float16"])
+    _, config, model = parse(name, [*CPU, "--bf16", "False", "--dtype", "float16"])
     assert (config.bf16, model.dtype) == (False, "float16")
 
 

@@ -19,6 +19,8 @@ def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.Capture
     main(["check", "maze", "--episodes", "8"])
     said = capsys.readouterr().out
     assert "nothing found" in said and "[user]\nLeave the maze of the " in said
+    taught = re.search(r"teacher's prompt has in addition:\n(.*?)\n\nand the answer:", said, re.DOTALL)
+    assert taught and "sign" in taught[1] and "Leave the maze" not in taught[1]
     assert re.search(r"random play: .* on average\n", said)
     apart = re.search(r"scripted player: .* on average \((\S+) with the skill, (\S+) without it\)", said)
     assert apart and float(apart[1]) >= float(apart[2])

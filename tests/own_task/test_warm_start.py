@@ -92,7 +92,10 @@ def test_a_first_policy_plays_tasks_of_all_categories() -> None:
     assert [row["task_id"] for row in sample(task).rows] == [row["task_id"] for row in sample(task).rows]
 
 
-@pytest.mark.parametrize(("argv", "word"), [(["--roundz", "3"], "--rounds"), (["--distribution_beta", "3"], "lie in")])
+WRONG = [(["--roundz", "3"], "--rounds"), (["--distribution_beta", "3"], "lie in"), (["--method", "grop"], "'grpo'")]
+
+
+@pytest.mark.parametrize(("argv", "word"), WRONG)
 def test_a_wrong_command_line_is_refused_before_anything_is_played(
     maze: Path, argv: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,12 +229,16 @@ def test_a_warm_start_says_how_far_it_is(
     maze: Path, flags: list[str], updates: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from alignopsd_trl.own_task.warm_start import supervised
+    from alignopsd_trl.own_task.warm_start import warm_start as made
 
     monkeypatch.setattr(supervised, "SAID_EVERY", 0.0)
+    monkeypatch.setattr(made, "FEW", 10**6)
     _demonstrated(maze, 20)
     main(["warm_start", "maze", *flags, "--tasks", "0"])
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("tiny learns from ")
+    hardly = [one for one in said if one.startswith("look: hardly trained, ")]
+    assert len(hardly) == (flags[0] == "--minutes"), "who names the updates knows how few they are"
     assert len([one for one in said if re.fullmatch(rf"{updates} updates: loss \d\.\d{{3}}, \d+:\d\d left", one)]) > 1
     (*_, last) = [one for one in said if "held-out loss" in one]
     assert (

@@ -70,8 +70,8 @@ MAY_IMPORT = {
     ),
     "study": ("common", "config", "methods", "records", "rollout.options", "runs", "analysis", "launch", "study"),
     "own_task": (
-        *("turns", "common", "encoder", "rollout", "runs", "scoring", "skills", "checks", "results", "launch"),
-        "own_task",
+        *("turns", "common", "encoder", "methods", "rollout", "runs", "scoring", "skills", "checks", "results"),
+        *("launch", "own_task"),
     ),
     "cli": ("common", "launch"),
     "precision": ("own_task",),

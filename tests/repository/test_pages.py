@@ -1,7 +1,8 @@
-"""The Python of the README runs as it stands, from a folder outside the repository; the page on own tasks is true."""
+"""Pages say what is so: their Python runs, and what they name exists."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.sweeps import mostly_full
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,17 +21,69 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.full
-def test_readme_trains_and_evaluates_on_a_laptop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+FRAGMENT = "# fragment: "
+"""How a block of Python begins that is no whole program; the rest of the line says what it needs."""
+ELSEWHERE = {"docs/add_a_method.md"}  # pages that tests/methods/test_method_contract.py runs
+PYTHON = [
+    (page, block)
+    for page in sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+    for block in blocks(page, "python")
+]
+WHOLE = {page for page, block in PYTHON if not block.startswith(FRAGMENT)} - ELSEWHERE
+
+
+@pytest.mark.parametrize("page", mostly_full(sorted(WHOLE, key=lambda page: page == "docs/agents.md"), 4))
+def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (snippet,) = blocks("README.md", "python")
-    names: dict[str, Any] = {}
-    exec(compile(snippet, "README.md", "exec"), names)
-    assert names["trainer"].state.global_step == 2
-    assert "success %" in capsys.readouterr().out
-    assert (tmp_path / "outputs" / "first_run" / "trajectories").is_dir()
+    names: dict[str, Any] = {"__name__": "page"}
+    for whole in (block for at, block in PYTHON if at == page and not block.startswith(FRAGMENT)):
+        exec(compile(whole, page, "exec"), names)
+
+
+def test_a_fragment_can_be_read_and_says_what_it_needs() -> None:
+    for page, block in PYTHON:
+        compile(block, page, "exec")
+        assert not block.startswith("# fragment") or re.match(FRAGMENT + r"\w.+", block), f"{page}: {block:.40}"
+
+
+def test_pages_name_commands_recipes_and_flags_that_exist() -> None:
+    from alignopsd_trl.cli import COMMANDS
+    from alignopsd_trl.launch.presets import preset_names
+
+    flags = known_flags() | set(OF_OTHERS.split())
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        named = {
+            "command": set(re.findall(r"alignopsd ([a-z_]+)", text)) - set(COMMANDS),
+            "recipe": set(re.findall(r"alignopsd train ([a-z][\w.]*)", text)) - set(preset_names()),
+            "flag": set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", text)) - flags,
+        }
+        for kind, unknown in named.items():
+            assert not unknown, f"{page.name} names {kind} {', '.join(sorted(unknown))}, which there is not"
+
+
+OF_OTHERS = """
+    config_file num_processes machine_rank main_process_ip main_process_port nodes logdir files traceback name
+    served-model-name enable-auto-tool-choice tool-call-parser data-parallel-size enable-scale-out max-model-len
+    max-num-seqs max-logprobs logprobs-mode weight-transfer-config
+"""
+"""Flags on the pages that are accelerate's, SLURM's, tensorboard's and vLLM's, or of `alignopsd` itself."""
+
+
+def known_flags() -> set[str]:
+    """The flags of all commands and benchmarks, by their calls of `add_argument`, and the fields that are flags."""
+    from trl import ModelConfig
+
+    from alignopsd_trl.config import AlignOPSDConfig
+    from alignopsd_trl.launch.arguments import RecipeArguments
+    from alignopsd_trl.own_task.options import WarmStartConfig
+
+    files = (
+        file for folder in ("alignopsd_trl", "environments", "benchmarks") for file in (ROOT / folder).rglob("*.py")
+    )
+    flags = {one for file in files for one in re.findall(r'add(?:_argument)?\(\s*"--(\w+)"', file.read_text("utf-8"))}
+    kinds = (AlignOPSDConfig, RecipeArguments, ModelConfig, WarmStartConfig)
+    return flags | {one.name for kind in kinds for one in dataclasses.fields(kind)}
 
 
 PAGE = "docs/your_own_task.md"
@@ -95,3 +149,13 @@ def test_method_page_names_functions_that_are_where_it_says() -> None:
         elsewhere = {"TurnBatch.of", "TurnBatch.groups", "rollout_advantage", "token_advantages"}
         missing = [name for name in named if name not in elsewhere and not hasattr(module, name)]
         assert not missing, f"docs/method.md: {room}.py has no {', '.join(missing)}"
+
+
+def test_the_page_on_own_tasks_has_each_field_of_a_warm_start() -> None:
+    from alignopsd_trl.own_task.options import WarmStartConfig
+
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]*) \|", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE)
+    told = {name: default for names, default in rows for name in re.findall(r"\w+", names)}
+    for one in dataclasses.fields(WarmStartConfig):
+        assert one.name in told, f"{PAGE} does not explain {one.name}"
+        assert one.default in (None, False) or str(one.default) in told[one.name], one.name

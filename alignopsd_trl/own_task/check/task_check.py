@@ -38,6 +38,7 @@ class Report:
     rewards: str = ""
     environment: str = ""
     prompt: str = ""
+    taught: str = ""
     answer: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
     max_prompt_length: int = 0
@@ -51,6 +52,7 @@ class Report:
         lines = []
         if self.prompt:
             lines += ["A first prompt, as the policy will read it:", self.prompt, ""]
+            lines += ["and what the teacher's prompt has in addition:", self.taught, ""] if self.taught else []
             lines += ["and the answer:", self.answer, ""] if self.answer else []
             shown = sum(self.tokens.values()) - self.tokens["answer"]
             lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
@@ -211,9 +213,11 @@ def _success(episodes: Sequence[PlayedEpisode], reads: bool) -> str:
 
 
 def _show(renderer: Renderer, episode: PlayedEpisode, report: Report) -> None:
-    """Adds the first prompt, its answer, and their tokens with the skill to the report."""
+    """Adds the first prompt, the teacher's further lines, the answer, and their tokens with the skill to the report."""
     turn = episode.turns[0]
     report.prompt, report.answer = text_of(renderer.show(turn.view, "")), turn.response
+    known, read = report.prompt.splitlines(), text_of(renderer.show(turn.view, episode.skill)).splitlines()
+    report.taught = "\n".join(line for line in read if line not in known)
     report.tokens = wording.parts(renderer, episode, turn)
 
 

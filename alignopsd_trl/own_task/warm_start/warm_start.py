@@ -33,6 +33,7 @@ from alignopsd_trl.runs.sizes import write_sizes
 
 PLAIN, SKILLED = "without the skill", "with it"
 LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
+FEW = 20  # updates within the minutes; a policy of fewer has hardly seen its demonstrations
 PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
@@ -86,6 +87,8 @@ def warm_start(
     if trainer.interrupted is not None:
         vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
         raise trainer.interrupted
+    if updates < FEW and config.max_steps < 0:
+        print(f"look: hardly trained, {updates} updates in {config.time:g} min; raise --minutes, or set --max_steps")
     shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
     return WarmStarted(trained.eval(), tokenizer, updates, max(shares))
 
