@@ -25,6 +25,8 @@ def load(name: str, **options: Any) -> Suite:
     """Loads the suite of a shipped environment, such as ``webshop`` or ``webshop_tiny``, or of a user's module with a
     function ``suite(**options)``.
 
+    Its panel ``NAME/COUNT`` is a fixed draw of ``COUNT`` tasks of the panel ``NAME``.
+
     Args:
         name (`str`): one of `SHIPPED`, or the name of a module, which may lie in the current folder.
         options: passed to the module's function.
@@ -59,12 +61,14 @@ def load(name: str, **options: Any) -> Suite:
         check_environment(suite.factory)
 
     def panel(wanted: str) -> TaskPanel:
-        made = suite.panel(wanted)
+        whole, _, count = wanted.rpartition("/")
+        made = suite.panel(whole if (drawn := whole and count.isdecimal()) else wanted)
         if not isinstance(made, TaskPanel):
             raise ValueError(
                 f"environment {name!r}: panel({wanted!r}) returned {type(made).__name__}; it must return a TaskPanel, "
                 "as TaskPanel.of(name, split, rows) makes one"
             )
+        made = made.drawn(int(count)) if drawn else made
         asked[made.name] = wanted
         return made
 

@@ -22,7 +22,7 @@ from alignopsd_trl.environments.alfworld.engine.translation import write_atomica
 from alignopsd_trl.environments.cache import cache_folder
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
-COUNTS = {"train": 600, "valid_seen": 120, "valid_unseen": 120}
+COUNTS = {"train": 600, "valid_seen": 128, "valid_unseen": 128}
 _SEEDS_PER_SPLIT, _SEEDS = 1_000_000, 10_000_000
 _AT_ONCE = 64  # games that are proven side by side
 

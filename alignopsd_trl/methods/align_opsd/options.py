@@ -49,6 +49,11 @@ class AlignOPSDOptions:
         "outcome advantage itself.",
     )
     profile_temperature: Positive = option(0.10, "Temperature of the dense correspondence profile.")
+    valid_profiles: Literal["eligible", "matched"] = option(
+        "eligible",
+        "Profiles whose shifts count: 'eligible', with any eligible source (paper), or 'matched', whose best source "
+        "also reaches similarity_threshold (the release).",
+    )
     profile_distance: Literal["jsd", "entropy", "cosine"] = option(
         "jsd", "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."
     )
