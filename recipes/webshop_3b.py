@@ -42,10 +42,8 @@ def config(processes: int, **more) -> AlignOPSDConfig:
 
 
 def main(data: str, repository: str | None = None) -> None:
-    suite, args = (
-        load("webshop", data_dir=data, reward="score"),
-        config(PartialState().num_processes, hub_model_id=repository),
-    )
+    suite = load("webshop", data_dir=data, reward="score")
+    args = config(PartialState().num_processes, hub_model_id=repository)
     trainer = AlignOPSDTrainer(
         MODEL,
         args,
