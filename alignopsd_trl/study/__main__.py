@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
     arguments = parser.parse_args(argv)
     from alignopsd_trl.study.render import RESULTS, render
-    from alignopsd_trl.study.spec import plan, read_study
+    from alignopsd_trl.study.spec import StudyError, missing_data, plan, read_study
 
     with setup():
         study = read_study(arguments.study)
@@ -42,8 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, folder in {"output": study.output, "cells": study.cells}.items() if cells else ():
             check_folder(str(folder), name)
             refuse([study.output / RESULTS], "study")
+        missing = missing_data(study) if cells else []
+        if missing and not arguments.plan:
+            raise StudyError("\n".join(missing))
     if arguments.plan:
         _print_plan(study, cells)
+        print(*missing, sep="\n", end="\n" if missing else "")
         return 0
     from alignopsd_trl.study.rows import ROWS, read_rows
     from alignopsd_trl.study.run import run_study, save_rows

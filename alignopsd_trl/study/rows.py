@@ -34,6 +34,9 @@ _OF_THE_CELL = (
     *("max_steps", "save_steps", "steps_per_generation", "gradient_accumulation_steps"),  # follow from a row's steps
 )
 
+VALIDATION = {name: f"eval_episodes/{name}" for name in ("success", "score")}
+"""Column ``validation_<name>`` -> metric of the evaluations in training (``eval_strategy``)."""
+
 ROWS = "rows.parquet"
 
 
@@ -58,14 +61,13 @@ def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the
-    logged rounds, so that a resumed run counts no more than its rounds)."""
-    logged = [entry for entry in history if CURVES["success"] in entry]
-    columns: dict[str, Any] = {
-        "updates": max(entry["step"] for entry in history),
-        "curve_update": [entry["step"] for entry in logged],
-    }
-    columns |= {f"curve_{name}": [entry.get(key) for entry in logged] for name, key in CURVES.items()}
+    """Returns the columns of a run's log: the curves of rounds and of evaluations, and wall seconds per rollout round
+    and phase (means over the logged rounds, so that a resumed run counts no more than its rounds)."""
+    columns: dict[str, Any] = {"updates": max(entry["step"] for entry in history)}
+    for kind, curves in (("curve", CURVES), ("validation", VALIDATION)):
+        if logged := [entry for entry in history if curves["success"] in entry]:
+            columns[f"{kind}_update"] = [entry["step"] for entry in logged]
+            columns |= {f"{kind}_{name}": [entry.get(key) for entry in logged] for name, key in curves.items()}
     means = pd.DataFrame(list(history)).filter(regex="^seconds/").mean().to_dict()
     return columns | means | {"seconds": sum(means.values())}
 
