@@ -170,6 +170,22 @@ def test_profiles_below_gamma_are_evidence_unless_the_release_is_followed() -> N
         assert sum(credit.trace["divergence_counts"]) == counted
 
 
+def test_the_weight_of_sources_at_other_turns_is_a_mean_over_matched_turns() -> None:
+    batch, teacher = small_world(ties=False)
+    credit = get_method("align_opsd")(config(action_filter="none")).assign(batch, teacher, step=0)
+    trace, number = credit.trace, batch.turn.tolist()
+    rows = [
+        (target, *found) for target, found in enumerate(zip(trace["sources"], trace["source_weights"], strict=True))
+    ]
+    off = [
+        sum(weight for source, weight in zip(sources, weights, strict=True) if number[source] != number[target])
+        for target, sources, weights in rows
+        if sources
+    ]
+    assert credit.metrics["correspondence/off_turn_weight"] == pytest.approx(sum(off) / len(off), abs=1e-6)
+    assert 0 < sum(off) / len(off) != pytest.approx(credit.metrics["correspondence/off_turn_share"], abs=1e-3)
+
+
 def test_threshold_is_over_all_processes() -> None:
     alone = get_method("align_opsd")(config()).assign(*small_world(), step=0)
     among = get_method("align_opsd")(config()).assign(*small_world(others=[0.0] * 1000), step=0)
