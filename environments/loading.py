@@ -10,15 +10,19 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from alignopsd_trl.environments.base import Suite, TextEnvironment
 from alignopsd_trl.environments.declared import check_environment
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.shipped import SHIPPED
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 def load(name: str, **options: Any) -> Suite:
@@ -61,20 +65,41 @@ def load(name: str, **options: Any) -> Suite:
         check_environment(suite.factory)
 
     def panel(wanted: str) -> TaskPanel:
-        whole, _, count = wanted.rpartition("/")
-        made = suite.panel(whole if (drawn := whole and count.isdecimal()) else wanted)
+        made = drawn_panel(suite.panel, wanted)
         if not isinstance(made, TaskPanel):
             raise ValueError(
                 f"environment {name!r}: panel({wanted!r}) returned {type(made).__name__}; it must return a TaskPanel, "
                 "as TaskPanel.of(name, split, rows) makes one"
             )
-        made = made.drawn(int(count)) if drawn else made
         asked[made.name] = wanted
         return made
 
     with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not recorded
         _LOADED[suite.factory] = Loaded(name, options, asked)
     return replace(suite, panel=panel)
+
+
+def drawn_panel(panel: Callable[[str], TaskPanel], wanted: str) -> TaskPanel:
+    """Returns a panel by its name, or of ``NAME/COUNT`` a draw."""
+    whole, _, count = wanted.rpartition("/")
+    if not whole or not count.isdecimal():
+        return panel(wanted)
+    made = panel(whole)
+    return made.drawn(int(count)) if isinstance(made, TaskPanel) else made
+
+
+def sketched(suite: Suite, made: int) -> Suite:
+    """Returns a suite for a plan, whose tasks beyond the first ``made`` may be placeholders; as it is without any."""
+    if (rows := suite.sketch) is None:
+        return suite
+
+    def tasks(split: str) -> Dataset:
+        from datasets import Dataset
+
+        return Dataset.from_list([dict(row) for row in rows(split, made)])
+
+    panel = partial(drawn_panel, lambda name: TaskPanel.of(suite.name, name, rows(name, 0)))
+    return replace(suite, tasks=tasks, panel=panel)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from trl import ModelConfig, get_quantization_config
 
 from alignopsd_trl.checks.intended import Intended, changes_nothing, check, check_hub
 from alignopsd_trl.checks.loading import beyond_positions, positions_of
-from alignopsd_trl.checks.tasks import refuse_stream, trained_on
+from alignopsd_trl.checks.tasks import TRIED, refuse_stream, trained_on
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
-from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.environments.loading import load
+from alignopsd_trl.environments.base import UNMADE, Suite
+from alignopsd_trl.environments.loading import load, sketched
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
@@ -57,8 +57,9 @@ class Job:
 
     @classmethod
     def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> Job:
-        """Loads the environment and at most ``panel_limit`` tasks of its panel."""
+        """Loads the environment and at most ``panel_limit`` tasks of its panel; a plan makes the first tasks alone."""
         suite = load(recipe.environment, **environment_options(recipe.environment_options))
+        suite = sketched(suite, TRIED) if recipe.plan else suite
         panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
         return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel)
 
@@ -119,6 +120,11 @@ class Job:
             weights=weights_checksum(self.policy),
         )
 
+    @property
+    def sketched(self) -> bool:
+        """Returns whether tasks of the panel are placeholders."""
+        return any(UNMADE in identity for identity in self.panel.task_ids)
+
     def check(self, groups: int | None = None) -> None:
         """Runs the checks of `alignopsd_trl.checks`, as the trainer does.
 
@@ -148,12 +154,13 @@ class Job:
         groups = args.per_device_train_batch_size * args.steps_per_generation * launch.processes // args.num_generations
         model, weights = self.policy, weights_checksum(self.policy)
         rounds = f"{args.max_steps / float(args.steps_per_round):g} rounds, {args.max_steps} updates"
+        checksum = UNMADE if self.sketched else f"checksum {panel.checksum}"
         length = rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
         return {
             "method": f"{args.method}, preset {self.recipe.preset}, seed {args.seed}",
             "model": model if model == weights else f"{model} ({weights})",
             "environment": f"{self.suite.name}, {len(self.tasks)} training tasks",
-            "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
+            "panel": f"{panel.name}, {len(panel)} tasks, {checksum}",
             "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",
             "launch": str(launch),
         }
@@ -177,7 +184,8 @@ class Job:
             found["encoder"] = check_encoder(self.recipe.encoder)
         left, now = look(Path(args.output_dir)), plain(self.configuration())
         if left.run:  # a plan may be for another machine
-            now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}
+            other = ("use_cpu", "plan", *(("tasks", "panel_checksum") if self.sketched else ()))
+            now |= {name: left.run["configuration"].get(name) for name in other}
         refused = None if args.overwrite_output_dir else left.refusal(now, args.resume_from_checkpoint)
         if problem := strangers(left.path) or refused:
             raise RunFolderError(problem)

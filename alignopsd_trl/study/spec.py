@@ -310,10 +310,12 @@ def _missing(study: Study, benchmark: Benchmark) -> str | None:
     needs = f"; {BENCHMARKS[name].needs}" if name in BENCHMARKS else ""
     try:
         suite = load(name, **environment_options(options))
+        if plays_embedded(suite.name, suite.description):
+            return f"it would play this project's{needs}"
         suite.panel(own.get("panel", usual.get("panel", "test")))
     except (ValueError, OSError, ImportError) as error:
         return f"{error}{needs}"
-    return f"it would play this project's{needs}" if plays_embedded(suite.name, suite.description) else None
+    return None
 
 
 def _lines(study: Study, benchmark: Benchmark) -> Iterator[tuple[Line, Place]]:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import runpy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from fakes import toy_suite
+from fakes.toy import toy_dataset
 
 from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.common.files import write_json
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import load
+from alignopsd_trl.environments.base import UNMADE
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import differences_from_preset, parse
 from alignopsd_trl.launch.job import Job
@@ -242,6 +246,28 @@ def test_plan_names_panel_rows_and_memory_without_weights(
     assert "similarity_threshold: 0.8" in whole and "use_cpu: False" in whole and "bf16: True" in whole
 
 
+def test_plan_makes_no_more_than_the_first_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that take long to make, as ALFWorld's games do, are placeholders in a plan, and a run makes all."""
+    asked: list[tuple[str, int]] = []
+    toy = toy_suite.suite()
+
+    def sketch(split: str, made: int) -> list[dict[str, str]]:
+        asked.append((split, made))
+        whole = list(toy_dataset(made))
+        return whole + [{**dict(toy_dataset(1)[0]), "task_id": f"{split}-{n}/{UNMADE}"} for n in range(made, 600)]
+
+    slow = replace(toy, sketch=sketch, tasks=lambda split: pytest.fail("made"), panel=lambda name: pytest.fail("made"))
+    monkeypatch.setattr("alignopsd_trl.launch.job.load", lambda name, **options: slow)
+    policy = toy_suite.save_policy(tmp_path / "policy")
+    flags = toy_suite.arguments(tmp_path / "run", policy, panel="valid_seen/128", panel_limit="None", held_out=100)
+    assert recipe.main("own", [*flags, *CPU, "--plan"], PLANNED) is None
+    printed = capsys.readouterr().out
+    assert f"valid_seen/128, 128 tasks, {UNMADE}" in printed and "500 training tasks" in printed
+    assert set(asked) == {("train", 4), ("valid_seen", 0)}
+
+
 def test_plan_counts_the_likeliest_tokens_that_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--plan", *CPU, "--output_dir", str(tmp_path), "--auxiliary_loss", "distribution"]
     recipe.main("webshop_7b", [*flags, "--distribution_size", "100"])
@@ -250,6 +276,7 @@ def test_plan_counts_the_likeliest_tokens_that_are_kept(tmp_path: Path, capsys: 
     assert f"likeliest tokens {rows * 512 * 100 * 24 / 2**30:.1f}" in printed
 
 
+PLANNED = {**LAPTOP, "environment": "toy", "model_name_or_path": "policy"}
 FSDP = "recipes/accelerate/fsdp2.yaml"
 
 
