@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from alignopsd_trl.environments.base import Suite, TextEnvironment
 from alignopsd_trl.environments.declared import check_environment
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.environments.shipped import SHIPPED
+from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED, plays_embedded
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -77,6 +77,19 @@ def load(name: str, **options: Any) -> Suite:
     with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not recorded
         _LOADED[suite.factory] = Loaded(name, options, asked)
     return replace(suite, panel=panel)
+
+
+def lacks_data(name: str, panel: str, options: Mapping[str, Any]) -> str | None:
+    """Returns what a benchmark lacks to play its own data, and what to install or download; `None` if nothing."""
+    needs = f"; {BENCHMARKS[name].needs}" if name in BENCHMARKS else ""
+    try:
+        suite = load(name, **options)
+        if plays_embedded(suite.name, suite.description):
+            return f"it would play this project's{needs}"
+        suite.panel(panel)
+    except (ValueError, OSError, ImportError) as error:
+        return f"{error}{needs}"
+    return None
 
 
 def drawn_panel(panel: Callable[[str], TaskPanel], wanted: str) -> TaskPanel:

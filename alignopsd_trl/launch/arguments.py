@@ -50,9 +50,7 @@ class RecipeArguments:
     )
     licence: str | None = option(None, "Licence id of the weights, for the card. None: the base model's.")
     train_split: str = option("train", "Split of the environment's tasks to train on.")
-    panel: str = option(
-        "test", "Panel that is evaluated before and after training; NAME/COUNT: so many tasks of it, a fixed draw."
-    )
+    panel: str = option("test", "Panel that is evaluated before and after training; NAME/COUNT draws from it.")
     panel_limit: int | None = option(None, "Only the first tasks of the panel.")
     held_out: int | None = option(
         None,

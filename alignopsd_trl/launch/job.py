@@ -120,11 +120,6 @@ class Job:
             weights=weights_checksum(self.policy),
         )
 
-    @property
-    def sketched(self) -> bool:
-        """Returns whether tasks of the panel are placeholders."""
-        return any(UNMADE in identity for identity in self.panel.task_ids)
-
     def check(self, groups: int | None = None) -> None:
         """Runs the checks of `alignopsd_trl.checks`, as the trainer does.
 
@@ -154,7 +149,7 @@ class Job:
         groups = args.per_device_train_batch_size * args.steps_per_generation * launch.processes // args.num_generations
         model, weights = self.policy, weights_checksum(self.policy)
         rounds = f"{args.max_steps / float(args.steps_per_round):g} rounds, {args.max_steps} updates"
-        checksum = UNMADE if self.sketched else f"checksum {panel.checksum}"
+        checksum = UNMADE if any(UNMADE in one for one in panel.task_ids) else f"checksum {panel.checksum}"
         length = rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
         return {
             "method": f"{args.method}, preset {self.recipe.preset}, seed {args.seed}",
@@ -184,8 +179,7 @@ class Job:
             found["encoder"] = check_encoder(self.recipe.encoder)
         left, now = look(Path(args.output_dir)), plain(self.configuration())
         if left.run:  # a plan may be for another machine
-            other = ("use_cpu", "plan", *(("tasks", "panel_checksum") if self.sketched else ()))
-            now |= {name: left.run["configuration"].get(name) for name in other}
+            now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}
         refused = None if args.overwrite_output_dir else left.refusal(now, args.resume_from_checkpoint)
         if problem := strangers(left.path) or refused:
             raise RunFolderError(problem)

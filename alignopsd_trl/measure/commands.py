@@ -15,7 +15,7 @@ from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.environments.loading import importable
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.launch.values import environment_options, options_over, read_value
+from alignopsd_trl.launch.values import environment_options, read_value
 from alignopsd_trl.runs.owned import owned
 
 FILES = ("fidelity.json", "turns.parquet", "tune.json", "tuned.yaml", "report.md", "pooled.json")
@@ -95,10 +95,7 @@ def _take_recipe(given: argparse.Namespace) -> None:
     folder = f"outputs/skills_{name}" if given.each_skill else f"outputs/measure_{name}"
     usual = {"output": place(folder), "model": given.settings["model_name_or_path"]}
     usual |= {"split": given.settings.get("train_split", "train")}
-    if given.environment in (None, given.settings["environment"]):
-        usual_options = given.settings.get("environment_options")
-        given.environment_options = options_over(usual_options, given.environment_options)
-    taken = ("environment", "skill_bank", "encoder")
+    taken = ("environment", "skill_bank", "encoder", "environment_options")
     _complete(given, usual | {name: given.settings.get(name) for name in taken})
 
 

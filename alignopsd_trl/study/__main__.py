@@ -46,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing and not arguments.plan:
             raise StudyError("\n".join(missing))
     if arguments.plan:
-        _print_plan(study, cells)
-        print(*missing, sep="\n", end="\n" if missing else "")
+        _print_plan(study, cells, missing)
         return 0
     from alignopsd_trl.study.rows import ROWS, read_rows
     from alignopsd_trl.study.run import run_study, save_rows
@@ -66,12 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(bool(broken))
 
 
-def _print_plan(study: Study, cells: Sequence[Cell]) -> None:
+def _print_plan(study: Study, cells: Sequence[Cell], missing: Sequence[str]) -> None:
     finished = [cell.row_file.is_file() for cell in cells]
     for cell, ended in zip(cells, finished, strict=True):
         state = "finished" if ended else "trains" if cell.trains else "evaluates"
         print(f"{state:<10}{cell.name}  {cell.folder}")
-    print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time")
+    print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time", *missing, sep="\n")
 
 
 def command(argv: Sequence[str] | None = None) -> int:

@@ -39,9 +39,8 @@ ACROSS = 4
 
 
 def training_figure(rows: pd.DataFrame, table: str, kind: str = "curve") -> Figure | None:
-    """Draws one axis per environment: the success of the rollouts, or with ``kind="validation"`` of the evaluations in
-    training, smoothed over `SMOOTH` measurements; lines are means over seeds, bands their 95 % intervals. `None`
-    without trained rows."""
+    """Draws one axis per environment: success of the rollouts, or with ``kind="validation"`` of evaluations in training,
+    smoothed over `SMOOTH` of them; lines are means over seeds, bands their 95 % intervals. `None` without such rows."""
     lines = [line for line in entries(rows, table) if trained(line, kind)]
     if not lines:
         return None
@@ -52,8 +51,7 @@ def training_figure(rows: pd.DataFrame, table: str, kind: str = "curve") -> Figu
             own = line.method == "align_opsd" and line.settings == "{}"
             width, dashes = 2.0 if own else 1.1, "-" if number < 10 else "--"
             color = "black" if own else f"C{number % 10}"
-            shown = curves(line, environment, kind)
-            draw(axis, shown, color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
+            draw(axis, curves(line, environment, kind), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
         label(axis, environment, "update", f"{'rollout' if kind == 'curve' else kind} success (%)")
     axes[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
@@ -204,11 +202,9 @@ def _pictures(rows: pd.DataFrame, output: Path, base: Entry | None) -> list[str]
 
 
 def _broken(rows: pd.DataFrame) -> list[str]:
-    broken = rows[rows["status"] == "broken"]
-    if broken.empty:
-        return []
-    lines = [f"{row.environment} {row.label} seed {row.seed}: {row.error}" for row in broken.itertuples()]
-    return ["## Broken cells", "\n".join(f"- {escaped(line)}" for line in lines)]
+    broken = rows[rows["status"] == "broken"].itertuples()
+    lines = [f"- {escaped(f'{row.environment} {row.label} seed {row.seed}: {row.error}')}" for row in broken]
+    return ["## Broken cells", "\n".join(lines)] if lines else []
 
 
 _ALL = {

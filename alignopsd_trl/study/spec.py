@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, V
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.shipped import BENCHMARKS, plays_embedded
+from alignopsd_trl.environments.loading import lacks_data
+from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.launch.values import environment_options, options_over, read_yaml
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
@@ -296,26 +296,16 @@ def plan(study: Study) -> list[Cell]:
 
 
 def missing_data(study: Study) -> list[str]:
-    """Returns a sentence for each environment that lacks its benchmark's own data, if the study asks for them: what is
-    missing, and what to install or download."""
-    found = [(benchmark, _missing(study, benchmark)) for benchmark in study.environments if study.official_data]
-    return [f"{benchmark.label} lacks the benchmark's own data: {problem}" for benchmark, problem in found if problem]
-
-
-def _missing(study: Study, benchmark: Benchmark) -> str | None:
-    own = {**study.settings, **benchmark.settings}
-    usual = preset(benchmark.recipe, own.get("preset", "paper"))
-    name = own.get("environment", usual["environment"])
-    options = options_over(usual.get("environment_options"), own.get("environment_options"))
-    needs = f"; {BENCHMARKS[name].needs}" if name in BENCHMARKS else ""
-    try:
-        suite = load(name, **environment_options(options))
-        if plays_embedded(suite.name, suite.description):
-            return f"it would play this project's{needs}"
-        suite.panel(own.get("panel", usual.get("panel", "test")))
-    except (ValueError, OSError, ImportError) as error:
-        return f"{error}{needs}"
-    return None
+    """Returns a sentence for each environment that lacks its benchmark's own data, if the study asks for them."""
+    found = []
+    for benchmark in study.environments if study.official_data else ():
+        own = {**study.settings, **benchmark.settings}
+        usual = preset(benchmark.recipe, own.get("preset", "paper"))
+        chosen = {"panel": "test", **usual, **own}
+        options = options_over(usual.get("environment_options"), own.get("environment_options"))
+        if problem := lacks_data(chosen["environment"], chosen["panel"], environment_options(options)):
+            found.append(f"{benchmark.label} lacks the benchmark's own data: {problem}")
+    return found
 
 
 def _lines(study: Study, benchmark: Benchmark) -> Iterator[tuple[Line, Place]]:

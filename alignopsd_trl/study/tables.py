@@ -53,14 +53,14 @@ def entries(rows: pd.DataFrame, table: str) -> list[Entry]:
 
 
 def columns(rows: pd.DataFrame, averages_only: bool = False) -> list[Column]:
-    """Returns the categories, then the averages, of each environment. Titles of data that are no benchmark's say
-    "embedded"."""
+    """Returns categories, then averages, of each environment; "embedded" ones where it plays this project's data."""
     found = []
     groups: Any = rows.groupby("environment", sort=False)
     for environment, group in groups:
         wanted = json.loads(group["columns"].iloc[0])
         finished = group[group["status"] == "finished"]
-        mark = "embedded " if _embedded(finished) else ""
+        played = [(row.get("suite", ""), row.get("suite_facts", "{}")) for row in finished.to_dict("records")]
+        mark = "embedded " if any(plays_embedded(suite, json.loads(facts)) for suite, facts in played) else ""
         if not averages_only:
             known = {name for names in finished.get("category_names", []) for name in names}
             known |= {name for names in finished.get("suite_categories", []) for name in names}
@@ -68,13 +68,6 @@ def columns(rows: pd.DataFrame, averages_only: bool = False) -> list[Column]:
             found += [Column(environment, name, f"{mark}{name}", True) for name in order]
         found += [Column(environment, name, f"{mark}{title}", False) for name, title in wanted["averages"].items()]
     return found
-
-
-def _embedded(finished: pd.DataFrame) -> bool:
-    if "suite" not in finished:
-        return False
-    played = zip(finished["suite"], finished["suite_facts"], strict=True)
-    return any(plays_embedded(suite, json.loads(facts)) for suite, facts in played if isinstance(facts, str))
 
 
 def value(row: dict[str, Any], column: Column) -> float | None:

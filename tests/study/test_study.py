@@ -454,7 +454,7 @@ def test_evaluations_in_training_are_curves_of_their_own() -> None:
     )
     axis = training_figure(rows, "sweep max_sources", "validation").axes[0]
     assert axis.get_ylabel() == "validation success (%)"
-    assert [line.get_xdata().tolist() for line in axis.lines] == [[10, 20]] * 3
+    assert [[*line.get_xdata()] for line in axis.lines] == [[10, 20]] * 3
     assert [line.get_ydata()[0] for line in axis.lines] == [pytest.approx(10.0)] * 3
 
 

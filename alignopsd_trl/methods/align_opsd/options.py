@@ -51,8 +51,7 @@ class AlignOPSDOptions:
     profile_temperature: Positive = option(0.10, "Temperature of the dense correspondence profile.")
     valid_profiles: Literal["eligible", "matched"] = option(
         "eligible",
-        "Profiles whose shifts count: 'eligible', with any eligible source (paper), or 'matched', whose best source "
-        "also reaches similarity_threshold (the release).",
+        "Profiles that count: 'eligible', with any source, or 'matched', with one above similarity_threshold.",
     )
     profile_distance: Literal["jsd", "entropy", "cosine"] = option(
         "jsd", "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."
