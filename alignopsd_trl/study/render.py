@@ -39,7 +39,7 @@ ACROSS = 4
 
 
 def training_figure(rows: pd.DataFrame, table: str, kind: str = "curve") -> Figure | None:
-    """Draws one axis per environment: success of the rollouts, or with ``kind="validation"`` of evaluations in training,
+    """Draws one axis per environment: success of rollouts, or with ``kind="validation"`` of evaluations in training,
     smoothed over `SMOOTH` of them; lines are means over seeds, bands their 95 % intervals. `None` without such rows."""
     lines = [line for line in entries(rows, table) if trained(line, kind)]
     if not lines:
