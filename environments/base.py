@@ -402,6 +402,10 @@ class EnvironmentBatch(Protocol):
     def close(self) -> None: ...
 
 
+UNMADE = "made when a run starts"
+"""In the ``task_id`` of a placeholder, see `Suite`."""
+
+
 @dataclass(frozen=True)
 class Suite:
     """An environment with its tasks, which recipes and evaluations load by name.
@@ -411,6 +415,9 @@ class Suite:
             Of the environment.
         skill_bank (`str`, *optional*, defaults to `""`):
             Name of the shipped skill bank that fits it.
+        sketch (`Callable[[str, int], list[Mapping]]`, *optional*):
+            For tasks that take long to make: (split, number of tasks that are wanted whole) -> all rows of the split,
+            of which later ones may be placeholders. A plan reads them.
         factory (`Callable[[], TextEnvironment]`):
             Without arguments, makes one `TextEnvironment`.
         tasks (`Callable[[str], Dataset]`):
@@ -430,3 +437,4 @@ class Suite:
     categories: tuple[str, ...]
     description: Mapping[str, Any]
     skill_bank: str = ""
+    sketch: Callable[[str, int], Sequence[Mapping[str, Any]]] | None = None

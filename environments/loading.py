@@ -10,20 +10,26 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from alignopsd_trl.environments.base import Suite, TextEnvironment
 from alignopsd_trl.environments.declared import check_environment
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.environments.shipped import SHIPPED
+from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED, plays_embedded
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 def load(name: str, **options: Any) -> Suite:
     """Loads the suite of a shipped environment, such as ``webshop`` or ``webshop_tiny``, or of a user's module with a
     function ``suite(**options)``.
+
+    Its panel ``NAME/COUNT`` is a fixed draw of ``COUNT`` tasks of the panel ``NAME``.
 
     Args:
         name (`str`): one of `SHIPPED`, or the name of a module, which may lie in the current folder.
@@ -59,7 +65,7 @@ def load(name: str, **options: Any) -> Suite:
         check_environment(suite.factory)
 
     def panel(wanted: str) -> TaskPanel:
-        made = suite.panel(wanted)
+        made = drawn_panel(suite.panel, wanted)
         if not isinstance(made, TaskPanel):
             raise ValueError(
                 f"environment {name!r}: panel({wanted!r}) returned {type(made).__name__}; it must return a TaskPanel, "
@@ -71,6 +77,42 @@ def load(name: str, **options: Any) -> Suite:
     with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not recorded
         _LOADED[suite.factory] = Loaded(name, options, asked)
     return replace(suite, panel=panel)
+
+
+def lacks_data(name: str, panel: str, options: Mapping[str, Any]) -> str | None:
+    """Returns what a benchmark lacks to play its own data, and what to install or download; `None` if nothing."""
+    needs = f"; {BENCHMARKS[name].needs}" if name in BENCHMARKS else ""
+    try:
+        suite = load(name, **options)
+        if plays_embedded(suite.name, suite.description):
+            return f"it would play this project's{needs}"
+        suite.panel(panel)
+    except (ValueError, OSError, ImportError) as error:
+        return f"{error}{needs}"
+    return None
+
+
+def drawn_panel(panel: Callable[[str], TaskPanel], wanted: str) -> TaskPanel:
+    """Returns a panel by its name, or of ``NAME/COUNT`` a draw."""
+    whole, _, count = wanted.rpartition("/")
+    if not whole or not count.isdecimal():
+        return panel(wanted)
+    made = panel(whole)
+    return made.drawn(int(count)) if isinstance(made, TaskPanel) else made
+
+
+def sketched(suite: Suite, made: int) -> Suite:
+    """Returns a suite for a plan, whose tasks beyond the first ``made`` may be placeholders; as it is without any."""
+    if (rows := suite.sketch) is None:
+        return suite
+
+    def tasks(split: str) -> Dataset:
+        from datasets import Dataset
+
+        return Dataset.from_list([dict(row) for row in rows(split, made)])
+
+    panel = partial(drawn_panel, lambda name: TaskPanel.of(suite.name, name, rows(name, 0)))
+    return replace(suite, tasks=tasks, panel=panel)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ class Shipped:
         variants (`Mapping[str, Mapping[str, Any]]`): module name of each suite for small policies -> settings of its
             recipe.
         action_grammar (`ActionGrammar`, *optional*): makes the benchmark's name a value of ``action_filter``.
+        embedded (`Mapping[str, Any]`, *optional*): what the description of its suite says where it plays data of this
+            project.
+        needs (`str`, *optional*): what to install or download for the benchmark's own data.
     """
 
     title: str
@@ -53,6 +56,8 @@ class Shipped:
     released: Mapping[str, Mapping[str, Any]]
     variants: Mapping[str, Mapping[str, Any]]
     action_grammar: ActionGrammar | None = None
+    embedded: Mapping[str, Any] = field(default_factory=dict)
+    needs: str = ""
 
     @classmethod
     def read(cls, file: Path) -> Shipped:
@@ -64,6 +69,20 @@ class Shipped:
 
 
 BENCHMARKS = {file.parent.name: Shipped.read(file) for file in sorted(Path(__file__).parent.glob("*/shipped.toml"))}
+
+
+def plays_embedded(suite: str, description: Mapping[str, Any]) -> bool:
+    """Returns whether a suite plays data of this project, which its results may not pass off as a benchmark's.
+
+    Args:
+        suite: its name.
+        description: its own, or that of a saved result.
+    """
+    if suite not in BENCHMARKS:
+        return suite in SHIPPED
+    told = BENCHMARKS[suite].embedded
+    return bool(told) and all(description.get(name) == value for name, value in told.items())
+
 
 SHIPPED = tuple(name for benchmark, one in BENCHMARKS.items() for name in (benchmark, *one.variants))
 """Suites that `alignopsd_trl.environments.load` knows by name."""

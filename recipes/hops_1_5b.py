@@ -13,6 +13,8 @@ from alignopsd_trl.recipes.webshop_1_5b import PRESET as WEBSHOP
 PRESET = {
     **WEBSHOP,
     "environment": "searchqa_hops",
+    "environment_options": None,
+    "panel": "test",
     "action_filter": "none",
     "max_prompt_length": 1024,
     "max_turns": None,  # the environment's own

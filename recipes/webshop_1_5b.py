@@ -36,6 +36,7 @@ PRESET = {
     "tasks_per_round": 4,
     "rounds": 50,
     "save_rounds": 5,
+    "panel": "test",
     "panel_limit": 100,
 }
 

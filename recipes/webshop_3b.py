@@ -15,19 +15,17 @@ from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
 from alignopsd_trl.environments import load
 
 MODEL, ENCODER = "Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen3-Embedding-0.6B"
-STEPS = 16  # optimiser steps of a round, of about 64 turns each
 
 
 def config(processes: int, **more) -> AlignOPSDConfig:
-    """150 rounds of 16 tasks, each played by 8 siblings."""
+    """150 rounds of 16 tasks, each played by 8 siblings and trained on in one optimiser step."""
     return AlignOPSDConfig(
         "outputs/webshop_3b",
         method="align_opsd",
         action_filter="webshop",
         num_generations=8,
-        per_device_train_batch_size=16 * 8 // STEPS // processes,
-        steps_per_generation=STEPS,
-        max_steps=150 * STEPS,
+        per_device_train_batch_size=16 * 8 // processes,
+        max_steps=150,
         max_turns=15,
         max_prompt_length=4096,
         max_completion_length=512,
@@ -37,14 +35,15 @@ def config(processes: int, **more) -> AlignOPSDConfig:
         weight_decay=0.01,
         beta=0.01,
         logging_steps=1,
-        save_steps=25 * STEPS,
+        save_steps=25,
         save_total_limit=2,
         **more,
     )
 
 
 def main(data: str, repository: str | None = None) -> None:
-    suite, args = load("webshop", data_dir=data), config(PartialState().num_processes, hub_model_id=repository)
+    suite = load("webshop", data_dir=data, reward="score")
+    args = config(PartialState().num_processes, hub_model_id=repository)
     trainer = AlignOPSDTrainer(
         MODEL,
         args,
@@ -53,9 +52,9 @@ def main(data: str, repository: str | None = None) -> None:
         skill_bank="webshop",
         encoder=ENCODER,
     )
-    print(trainer.evaluate_panel(suite.panel("test")))
+    print(trainer.evaluate_panel(suite.panel("test/128")))
     trainer.train()
-    print(trainer.evaluate_panel(suite.panel("test")))
+    print(trainer.evaluate_panel(suite.panel("test/128")))
     trainer.save_model()
     if repository:
         trainer.push_to_hub()

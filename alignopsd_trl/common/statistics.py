@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-DRAWS = 2000
+DRAWS = 5000  # as in the paper
+TASK_DRAWS = 2000
 EPISODE_DRAWS = 4000
 TAIL = 0.025
 LEAST_TASKS = 3  # with fewer tasks their variance is unknown
@@ -95,10 +96,10 @@ class Interval:
 
 
 def task_draws(tasks: int, seed: int = 0) -> np.ndarray:
-    """Returns the weight of each task ``(1 + DRAWS, tasks)``: 1 in the first row, counts of resampling in the
+    """Returns the weight of each task ``(1 + TASK_DRAWS, tasks)``: 1 in the first row, counts of resampling in the
     others."""
     generator = np.random.default_rng(seed)
-    drawn = generator.multinomial(tasks, np.full(tasks, 1 / max(tasks, 1)), size=DRAWS)
+    drawn = generator.multinomial(tasks, np.full(tasks, 1 / max(tasks, 1)), size=TASK_DRAWS)
     return np.concatenate([np.ones((1, tasks)), drawn])
 
 

@@ -20,7 +20,7 @@ from alignopsd_trl.common.options import Positive, Share, as_type, check_values,
 from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, steps_per_round
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
-from alignopsd_trl.launch.values import json_mapping, read_yaml
+from alignopsd_trl.launch.values import json_mapping, options_over, read_yaml
 from alignopsd_trl.methods import method_names
 from alignopsd_trl.runs.folder import wanted
 from alignopsd_trl.runs.provenance import MEASURED
@@ -44,13 +44,13 @@ class RecipeArguments:
         None, "With --plan: memory of one GPU in GiB. None: of the GPU that is here, else 80."
     )
     environment: str = option("webshop", "Environment by name, or a module with suite().")
-    environment_options: str | None = option(None, "JSON, handed to the environment's suite().")
+    environment_options: str | None = option(None, "JSON, handed to the environment's suite(), over the preset's.")
     trajectories_hub_repo: str | None = option(
         None, "Data set on the Hub that the trajectories are pushed to at the end. None: they stay here."
     )
     licence: str | None = option(None, "Licence id of the weights, for the card. None: the base model's.")
     train_split: str = option("train", "Split of the environment's tasks to train on.")
-    panel: str = option("test", "Panel that is evaluated before and after training.")
+    panel: str = option("test", "Panel that is evaluated before and after training; NAME/COUNT draws from it.")
     panel_limit: int | None = option(None, "Only the first tasks of the panel.")
     held_out: int | None = option(
         None,
@@ -97,6 +97,7 @@ def parse(
     parser.refuse_unknown(argv)
     parser.take_file(argv)
     asked = parser.look(argv)
+    played = asked.environment_options
     options = json_mapping("method_options", asked.method_options, '{"walks": 6}')
     chosen = preset(name, asked.preset, asked.method, options) if own is None else own_preset(own, name, asked.preset)
     chosen = {"output_dir": f"outputs/{name}", **chosen}
@@ -117,6 +118,8 @@ def parse(
     parser.refuse_doubles(argv)
     parsed: Any = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
     recipe, args, model = parsed[:3]
+    same = recipe.environment == chosen["environment"]
+    recipe.environment_options = options_over(chosen.get("environment_options") if same else None, played)
     args.use_cpu = args.use_cpu and not elsewhere
     return recipe, args, model
 

@@ -15,13 +15,13 @@ from trl import ModelConfig, get_quantization_config
 
 from alignopsd_trl.checks.intended import Intended, changes_nothing, check, check_hub
 from alignopsd_trl.checks.loading import beyond_positions, positions_of
-from alignopsd_trl.checks.tasks import refuse_stream, trained_on
+from alignopsd_trl.checks.tasks import TRIED, refuse_stream, trained_on
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
-from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.environments.loading import load
+from alignopsd_trl.environments.base import UNMADE, Suite
+from alignopsd_trl.environments.loading import load, sketched
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
@@ -57,8 +57,9 @@ class Job:
 
     @classmethod
     def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> Job:
-        """Loads the environment and at most ``panel_limit`` tasks of its panel."""
+        """Loads the environment and at most ``panel_limit`` tasks of its panel; a plan makes the first tasks alone."""
         suite = load(recipe.environment, **environment_options(recipe.environment_options))
+        suite = sketched(suite, TRIED) if recipe.plan else suite
         panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
         return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel)
 
@@ -148,12 +149,13 @@ class Job:
         groups = args.per_device_train_batch_size * args.steps_per_generation * launch.processes // args.num_generations
         model, weights = self.policy, weights_checksum(self.policy)
         rounds = f"{args.max_steps / float(args.steps_per_round):g} rounds, {args.max_steps} updates"
+        checksum = UNMADE if any(UNMADE in one for one in panel.task_ids) else f"checksum {panel.checksum}"
         length = rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
         return {
             "method": f"{args.method}, preset {self.recipe.preset}, seed {args.seed}",
             "model": model if model == weights else f"{model} ({weights})",
             "environment": f"{self.suite.name}, {len(self.tasks)} training tasks",
-            "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
+            "panel": f"{panel.name}, {len(panel)} tasks, {checksum}",
             "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",
             "launch": str(launch),
         }

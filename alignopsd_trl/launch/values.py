@@ -70,6 +70,13 @@ def environment_options(given: Any) -> dict[str, Any]:
     return json_mapping("environment_options", given, '{"data_dir": "DATA"}')
 
 
+def options_over(usual: Any, given: Any) -> Any:
+    """Returns the environment options that a user gives over those of a preset, as JSON; either alone as it is."""
+    if not usual or not given:
+        return given or usual
+    return json.dumps(environment_options(usual) | environment_options(given))
+
+
 def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
     """Returns the JSON of a flag such as ``--environment_options``, or its YAML file, as a mapping."""
     if not given:

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
     arguments = parser.parse_args(argv)
     from alignopsd_trl.study.render import RESULTS, render
-    from alignopsd_trl.study.spec import plan, read_study
+    from alignopsd_trl.study.spec import StudyError, missing_data, plan, read_study
 
     with setup():
         study = read_study(arguments.study)
@@ -42,8 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, folder in {"output": study.output, "cells": study.cells}.items() if cells else ():
             check_folder(str(folder), name)
             refuse([study.output / RESULTS], "study")
+        missing = missing_data(study) if cells else []
+        if missing and not arguments.plan:
+            raise StudyError("\n".join(missing))
     if arguments.plan:
-        _print_plan(study, cells)
+        _print_plan(study, cells, missing)
         return 0
     from alignopsd_trl.study.rows import ROWS, read_rows
     from alignopsd_trl.study.run import run_study, save_rows
@@ -62,12 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(bool(broken))
 
 
-def _print_plan(study: Study, cells: Sequence[Cell]) -> None:
+def _print_plan(study: Study, cells: Sequence[Cell], missing: Sequence[str]) -> None:
     finished = [cell.row_file.is_file() for cell in cells]
     for cell, ended in zip(cells, finished, strict=True):
         state = "finished" if ended else "trains" if cell.trains else "evaluates"
         print(f"{state:<10}{cell.name}  {cell.folder}")
-    print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time")
+    print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time", *missing, sep="\n")
 
 
 def command(argv: Sequence[str] | None = None) -> int:

@@ -38,10 +38,10 @@ ACROSS = 4
 """Number of axes in one row of the figure of differences."""
 
 
-def training_figure(rows: pd.DataFrame, table: str) -> Figure | None:
-    """Draws one axis per environment: the rollouts' success, smoothed over `SMOOTH` updates; lines are means over
-    seeds, bands their 95 % intervals. `None` without trained rows."""
-    lines = [line for line in entries(rows, table) if trained(line)]
+def training_figure(rows: pd.DataFrame, table: str, kind: str = "curve") -> Figure | None:
+    """Draws one axis per environment: success of rollouts, or with ``kind="validation"`` of evaluations in training,
+    smoothed over `SMOOTH` of them; lines are means over seeds, bands their 95 % intervals. `None` without such rows."""
+    lines = [line for line in entries(rows, table) if trained(line, kind)]
     if not lines:
         return None
     environments = list(dict.fromkeys(name for line in lines for name in line.rows))
@@ -51,20 +51,20 @@ def training_figure(rows: pd.DataFrame, table: str) -> Figure | None:
             own = line.method == "align_opsd" and line.settings == "{}"
             width, dashes = 2.0 if own else 1.1, "-" if number < 10 else "--"
             color = "black" if own else f"C{number % 10}"
-            draw(axis, curves(line, environment), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
-        label(axis, environment, "update", "rollout success (%)")
+            draw(axis, curves(line, environment, kind), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
+        label(axis, environment, "update", f"{'rollout' if kind == 'curve' else kind} success (%)")
     axes[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
-def trained(line: Entry) -> bool:
-    return any(isinstance(row.get("curve_update"), list) for seeds in line.rows.values() for row in seeds.values())
+def trained(line: Entry, kind: str = "curve") -> bool:
+    return any(isinstance(row.get(f"{kind}_update"), list) for seeds in line.rows.values() for row in seeds.values())
 
 
-def curves(line: Entry, environment: str) -> pd.DataFrame:
-    """Returns one column per seed: success in percent by update, as its moving average over `SMOOTH` updates."""
-    rows = line.rows.get(environment, {}).items()
-    found = {seed: 100 * pd.Series(row["curve_success"], row["curve_update"], float) for seed, row in rows}
+def curves(line: Entry, environment: str, kind: str = "curve") -> pd.DataFrame:
+    """Returns one column per seed: success in percent by update, as its moving average over `SMOOTH` measurements."""
+    rows = [one for one in line.rows.get(environment, {}).items() if isinstance(one[1].get(f"{kind}_update"), list)]
+    found = {seed: 100 * pd.Series(row[f"{kind}_success"], row[f"{kind}_update"], float) for seed, row in rows}
     return pd.DataFrame({seed: values.ewm(span=SMOOTH).mean() for seed, values in found.items()})
 
 
@@ -189,6 +189,8 @@ def _minus(rows: pd.DataFrame, table: str, reference: Entry | None) -> list[str]
 def _pictures(rows: pd.DataFrame, output: Path, base: Entry | None) -> list[str]:
     tables = ("methods", "ablations")
     figures = {f"training_{table}": training_figure(rows, table) for table in tables}
+    places = (*tables, *(f"sweep {name}" for name in sweeps(rows)))
+    figures |= {f"validation_{one.removeprefix('sweep ')}": training_figure(rows, one, "validation") for one in places}
     figures |= {f"differences_{table}": difference_figure(rows, table, base) for table in tables}
     figures["sensitivity"] = sensitivity_figure(rows, base)
     shown = []
@@ -200,11 +202,9 @@ def _pictures(rows: pd.DataFrame, output: Path, base: Entry | None) -> list[str]
 
 
 def _broken(rows: pd.DataFrame) -> list[str]:
-    broken = rows[rows["status"] == "broken"]
-    if broken.empty:
-        return []
-    lines = [f"{row.environment} {row.label} seed {row.seed}: {row.error}" for row in broken.itertuples()]
-    return ["## Broken cells", "\n".join(f"- {escaped(line)}" for line in lines)]
+    broken = rows[rows["status"] == "broken"].itertuples()
+    lines = [f"- {escaped(f'{row.environment} {row.label} seed {row.seed}: {row.error}')}" for row in broken]
+    return ["## Broken cells", "\n".join(lines)] if lines else []
 
 
 _ALL = {

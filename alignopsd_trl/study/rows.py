@@ -19,14 +19,12 @@ from alignopsd_trl.launch.job import Job
 from alignopsd_trl.runs.provenance import code_checksum, machine, versions, weights_checksum
 from alignopsd_trl.study.spec import METHOD_FIELDS, Cell
 
+_EPISODES = {"success": "episodes/success", "score": "episodes/score"}
 CURVES = {
-    "success": "episodes/success",
-    "score": "episodes/score",
-    "reward": "reward",
-    "turns": "episodes/turns",
-    "entropy": "entropy",
+    "curve": _EPISODES | {"reward": "reward", "turns": "episodes/turns", "entropy": "entropy"},
+    "validation": {name: f"eval_{metric}" for name, metric in _EPISODES.items()},
 }
-"""Column ``curve_<name>`` -> the trainer's metric."""
+"""Column ``<kind>_<name>`` -> metric of rounds, and of the evaluations in training that ``eval_strategy`` asks for."""
 
 _OF_THE_CELL = (
     *("output_dir", "logging_dir", "run_name", "hub_model_id", "resume_from_checkpoint", "seed", "method"),
@@ -58,14 +56,13 @@ def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the
-    logged rounds, so that a resumed run counts no more than its rounds)."""
-    logged = [entry for entry in history if CURVES["success"] in entry]
-    columns: dict[str, Any] = {
-        "updates": max(entry["step"] for entry in history),
-        "curve_update": [entry["step"] for entry in logged],
-    }
-    columns |= {f"curve_{name}": [entry.get(key) for entry in logged] for name, key in CURVES.items()}
+    """Returns the columns of a run's log: the curves of rounds and of evaluations, and wall seconds per rollout round
+    and phase (means over the logged rounds, so that a resumed run counts no more than its rounds)."""
+    columns: dict[str, Any] = {"updates": max(entry["step"] for entry in history)}
+    for kind, curves in CURVES.items():
+        if logged := [entry for entry in history if curves["success"] in entry]:
+            columns[f"{kind}_update"] = [entry["step"] for entry in logged]
+            columns |= {f"{kind}_{name}": [entry.get(key) for entry in logged] for name, key in curves.items()}
     means = pd.DataFrame(list(history)).filter(regex="^seconds/").mean().to_dict()
     return columns | means | {"seconds": sum(means.values())}
 

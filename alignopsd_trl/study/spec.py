@@ -15,9 +15,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, V
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
+from alignopsd_trl.environments.loading import lacks_data
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.launch.values import read_yaml
+from alignopsd_trl.launch.values import environment_options, options_over, read_yaml
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
 
 LABELS = {
@@ -143,6 +144,7 @@ class Study:
         processes: number of cells that run at the same time, with an equal share of the cores.
         launcher: command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
         devices: ``CUDA_VISIBLE_DEVICES`` of each process.
+        official_data: refuse to run where an environment lacks its benchmark's own data.
     """
 
     name: str
@@ -158,6 +160,7 @@ class Study:
     processes: int = 1
     launcher: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    official_data: bool = False
 
 
 def read_study(path: str | Path) -> Study:
@@ -290,6 +293,19 @@ def plan(study: Study) -> list[Cell]:
             if cell.source is None:
                 raise StudyError(f"{cell.line.title}: add the line {cell.line.method!r} without skills; it trains it")
     return ordered
+
+
+def missing_data(study: Study) -> list[str]:
+    """Returns a sentence for each environment that lacks its benchmark's own data, if the study asks for them."""
+    found = []
+    for benchmark in study.environments if study.official_data else ():
+        own = {**study.settings, **benchmark.settings}
+        usual = preset(benchmark.recipe, own.get("preset", "paper"))
+        chosen = {"panel": "test", **usual, **own}
+        options = options_over(usual.get("environment_options"), own.get("environment_options"))
+        if problem := lacks_data(chosen["environment"], chosen["panel"], environment_options(options)):
+            found.append(f"{benchmark.label} lacks the benchmark's own data: {problem}")
+    return found
 
 
 def _lines(study: Study, benchmark: Benchmark) -> Iterator[tuple[Line, Place]]:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from alignopsd_trl.common.progress import escaped
 from alignopsd_trl.common.statistics import Mean, mean, paired
+from alignopsd_trl.environments.shipped import plays_embedded
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,20 @@ def entries(rows: pd.DataFrame, table: str) -> list[Entry]:
 
 
 def columns(rows: pd.DataFrame, averages_only: bool = False) -> list[Column]:
-    """Returns the categories, then the averages, of each environment."""
+    """Returns categories, then averages, of each environment; "embedded" ones where it plays this project's data."""
     found = []
     groups: Any = rows.groupby("environment", sort=False)
     for environment, group in groups:
         wanted = json.loads(group["columns"].iloc[0])
+        finished = group[group["status"] == "finished"]
+        played = [(row.get("suite", ""), row.get("suite_facts", "{}")) for row in finished.to_dict("records")]
+        mark = "embedded " if any(plays_embedded(suite, json.loads(facts)) for suite, facts in played) else ""
         if not averages_only:
-            finished = group[group["status"] == "finished"]
             known = {name for names in finished.get("category_names", []) for name in names}
             known |= {name for names in finished.get("suite_categories", []) for name in names}
             order = [*wanted["categories"], *sorted(known - set(wanted["categories"]))]
-            found += [Column(environment, name, name, True) for name in order]
-        found += [Column(environment, name, title, False) for name, title in wanted["averages"].items()]
+            found += [Column(environment, name, f"{mark}{name}", True) for name in order]
+        found += [Column(environment, name, f"{mark}{title}", False) for name, title in wanted["averages"].items()]
     return found
 
 

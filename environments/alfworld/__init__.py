@@ -23,7 +23,7 @@ from alignopsd_trl.environments.alfworld.environment import AlfWorldEnvironment,
 from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
 from alignopsd_trl.environments.alfworld.player import Explorer, Walkthrough, play
 from alignopsd_trl.environments.alfworld.prompt import AlfWorldPrompt, project
-from alignopsd_trl.environments.alfworld.tasks import COUNTS, SPLITS, source
+from alignopsd_trl.environments.alfworld.tasks import COUNTS, SPLITS, GeneratedGames, source
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.processes import ProcessBatch
@@ -86,8 +86,12 @@ def suite(**options: Any) -> Suite:
     def panel(name: str) -> TaskPanel:
         return TaskPanel.of("alfworld", name, rows(name))
 
+    def sketch(split: str, made: int) -> list[dict]:
+        quick = isinstance(where, GeneratedGames) and split in SPLITS
+        return where.sketch(split, made, wanted[split]) if quick else rows(split)
+
     description = where.describe() | chosen.described() | {"logic": logic_checksum(), "versions": versions()}
-    return Suite("alfworld", factory, tasks, panel, CATEGORIES, description)
+    return Suite("alfworld", factory, tasks, panel, CATEGORIES, description, sketch=sketch)
 
 
 def _counts(counts: Mapping[str, int] | None) -> dict[str, int]:

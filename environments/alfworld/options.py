@@ -24,7 +24,7 @@ class AlfWorldOptions(Options):
     folder: str | None = option(None, "Of the official splits, by default $ALFWORLD_DATA/json_2.1.1.", described=False)
     counts: Mapping[str, int] | None = option(
         None,
-        "Split -> number of games, its first ones. Default: all official games; 600, 120 and 120 generated ones.",
+        "Split -> number of games, its first ones. Default: all official games; 600, 128 and 128 generated ones.",
         described=False,
     )
     task_types: Sequence[str] | None = option(

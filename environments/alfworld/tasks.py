@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.environments.alfworld.engine.categories import TASK_TYPES
-from alignopsd_trl.environments.alfworld.engine.games import list_games
+from alignopsd_trl.environments.alfworld.engine.games import list_games, row_of
 from alignopsd_trl.environments.alfworld.engine.generator import THINGS, VERSION, Variant, generate_all
 from alignopsd_trl.environments.alfworld.engine.packages import logic_checksum, official_folder, versions
 from alignopsd_trl.environments.alfworld.engine.rooms import SIZE
 from alignopsd_trl.environments.alfworld.engine.translation import write_atomically
+from alignopsd_trl.environments.base import UNMADE
 from alignopsd_trl.environments.cache import cache_folder
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
-COUNTS = {"train": 600, "valid_seen": 120, "valid_unseen": 120}
+COUNTS = {"train": 600, "valid_seen": 128, "valid_unseen": 128}
 _SEEDS_PER_SPLIT, _SEEDS = 1_000_000, 10_000_000
 _AT_ONCE = 64  # games that are proven side by side
 
@@ -71,6 +72,15 @@ class GeneratedGames:
             rows = rows + self._make(split, range(len(rows), count))
             write_atomically(manifest, json.dumps(rows).encode())
         return rows[:count]
+
+    def sketch(self, split: str, made: int, count: int = 0) -> list[dict[str, Any]]:
+        """Returns as many rows as `rows`, and generates at most the first ``made`` games: missing ones are `UNMADE`."""
+        count = count or COUNTS[split]
+        known = self._kept(split, self.root(split) / "rows.json")[:count]
+        known = known if len(known) >= made else self.rows(split, made)
+        kinds = [self.task_types[number % len(self.task_types)] for number in range(count)]
+        blank = {"goal": "", "digest": ""}
+        return known + [row_of(split, f"{kinds[n]}-{n}/{UNMADE}", blank) for n in range(len(known), count)]
 
     def describe(self) -> dict[str, Any]:
         return {

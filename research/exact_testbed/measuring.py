@@ -54,7 +54,8 @@ def credits(
 def credit_of(name: str, settings: Mapping[str, Any], batch: TurnBatch, teacher: Any, folder: Path) -> np.ndarray:
     """Turn credit ``(M,)`` of one method."""
     shared = {"output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": "none"}
-    config = AlignOPSDConfig(method=name, **shared, **{"action_filter": "webshop"} | dict(settings))
+    usual = {"action_filter": "webshop", "valid_profiles": "matched"}  # as in the figures on record
+    config = AlignOPSDConfig(method=name, **shared, **usual | dict(settings))
     method = get_method(name)(config)
     return turn_credit(checked_credit(method, batch, teacher, 0), batch).numpy()
 

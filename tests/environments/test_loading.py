@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,18 @@ def test_a_suite_without_reset_is_refused_where_it_is_loaded(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TypeError, match=r"environment Half has no reset\(\); write it, as"):
         load("half_world")
+
+
+def test_a_count_after_a_panel_s_name_is_a_fixed_draw_of_its_tasks() -> None:
+    suite = load("webshop")
+    whole, panel = suite.panel("test"), suite.panel("test/128")
+    ranked = sorted(whole.task_ids, key=lambda one: hashlib.sha256(one.encode()).hexdigest())
+    assert len(panel) == 128 and set(panel.task_ids) == set(ranked[:128])
+    assert list(panel.task_ids) == [one for one in whole.task_ids if one in set(panel.task_ids)]
+    assert panel.checksum == load("webshop", reward="score").panel("test/128").checksum != whole.checksum
+    assert panel.name == f"{whole.name}/128" and len(suite.panel("test/9999")) == len(whole)
+    with pytest.raises(ValueError, match="has no tasks"):
+        suite.panel("test/0")
 
 
 def test_a_panel_that_is_a_list_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

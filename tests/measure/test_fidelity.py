@@ -311,7 +311,7 @@ def _unlike_tasks(tasks: int, draw: np.random.Generator) -> tuple[Turns, np.ndar
 @pytest.mark.parametrize("tasks", [5, 8, 30])
 def test_intervals_cover_at_about_their_level(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Percentiles of the bootstrap as they are hold the truth in .80 to .83 (five tasks) and .84 to .86 (eight)."""
-    monkeypatch.setattr(statistics, "DRAWS", 400)
+    monkeypatch.setattr(statistics, "TASK_DRAWS", 400)
     draw = np.random.default_rng(1)
     turns, credit = _unlike_tasks(1500, draw)
     names = ("r_within", "r_praised", "r_blamed", "lift")

@@ -52,6 +52,7 @@ def pipeline_config(params: Case) -> SimpleNamespace:
     settings = {renamed.get(name, name): value for name, value in params.items()}
     settings["allocation"] = {"adaptive": "span"}.get(params["allocation"], params["allocation"])
     settings["action_filter"] = params["action_filter"] or "none"
+    settings["valid_profiles"] = "matched"  # the vectors follow the release
     settings["scale_rewards"] = "group" if settings.pop("normalize_by_std") else "none"
     return config(**settings)
 
@@ -159,6 +160,30 @@ def test_identity_and_matched_views_are_one_call_and_texts_are_encoded_once() ->
     assert teacher.pairs == [(row, row) for row in range(len(batch))] + matched
     assert matched and all(batch.task[source] == batch.task[target] for source, target in matched)
     assert len(teacher.encoded) == len(set(teacher.encoded))
+
+
+def test_profiles_below_gamma_are_evidence_unless_the_release_is_followed() -> None:
+    batch, teacher = small_world(ties=False)
+    for kind, counted in (("eligible", 6 * 5), ("matched", 0)):  # six rollouts of six turns
+        settings = config(valid_profiles=kind, similarity_threshold=0.9999)
+        credit = get_method("align_opsd")(settings).assign(batch, teacher, step=0)
+        assert sum(credit.trace["divergence_counts"]) == counted
+
+
+def test_the_weight_of_sources_at_other_turns_is_a_mean_over_matched_turns() -> None:
+    batch, teacher = small_world(ties=False)
+    credit = get_method("align_opsd")(config(action_filter="none")).assign(batch, teacher, step=0)
+    trace, number = credit.trace, batch.turn.tolist()
+    rows = [
+        (target, *found) for target, found in enumerate(zip(trace["sources"], trace["source_weights"], strict=True))
+    ]
+    off = [
+        sum(weight for source, weight in zip(sources, weights, strict=True) if number[source] != number[target])
+        for target, sources, weights in rows
+        if sources
+    ]
+    assert credit.metrics["correspondence/off_turn_weight"] == pytest.approx(sum(off) / len(off), abs=1e-6)
+    assert 0 < sum(off) / len(off) != pytest.approx(credit.metrics["correspondence/off_turn_share"], abs=1e-3)
 
 
 def test_threshold_is_over_all_processes() -> None:

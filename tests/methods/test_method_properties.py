@@ -280,6 +280,20 @@ def test_change_of_eligibility_is_no_boundary() -> None:
     assert valid.tolist() == [True, True, True] and not counts.any() and not shift.any()
 
 
+def test_a_profile_counts_with_any_eligible_source_or_only_with_one_above_the_threshold() -> None:
+    """Of three turns of a rollout only the first has a source at 0.8; all have sources, the second's at H .5 and .3."""
+    similarity = torch.tensor([[0.8, 0.5, 0.1], [0.2, 0.3, 0.1]])
+    every = torch.ones(2, 3, dtype=torch.bool)
+    profile, valid = profiles(similarity, every, None, 0.1)
+    same, matched = profiles(similarity, every, 0.8, 0.1)
+    assert valid.tolist() == [True] * 3 and matched.tolist() == [True, False, False] and torch.equal(profile, same)
+    odds = torch.tensor([6.0, 2.0, 0.0], dtype=torch.float64)  # differences of H over the temperature
+    torch.testing.assert_close(profile[:, 0], odds.sigmoid(), atol=1e-6, rtol=0)
+    counted = [adjacent_divergence(profile, one, every, torch.zeros(3).long())[1] for one in (valid, matched)]
+    assert [one.tolist() for one in counted] == [[False, True, True], [False, False, False]]
+    assert profiles(similarity, every & False, None, 0.1)[1].tolist() == [False] * 3
+
+
 def test_trajectories_are_in_identity_order() -> None:
     task, rollout, turn = torch.tensor([1, 0, 0, 0]), torch.tensor([0, 7, 7, 3]), torch.tensor([0, 5, 2, 0])
     assert [rows.tolist() for rows in Groups.of(task, rollout, turn).by_rollout] == [[3], [2, 1], [0]]

@@ -1,14 +1,15 @@
-"""The notebooks run from top to bottom where there is no repository, as on Colab, and each ends in a figure."""
+"""The notebooks run from top to bottom where there is no repository, as on Colab, and each ends in a figure. The
+committed outputs are those of the present cells."""
 
 from __future__ import annotations
 
+import json
 import os
+import runpy
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.full
 
 nbformat = pytest.importorskip("nbformat", reason='pip install "alignopsd-trl[notebooks]"')
 nbclient = pytest.importorskip("nbclient", reason='pip install "alignopsd-trl[notebooks]"')
@@ -39,7 +40,6 @@ def executed(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, times: i
     for name, value in {"ROUNDS": "1", "TASKS": "6", **settings}.items():
         monkeypatch.setenv(f"NOTEBOOK_{name}", value)
     notebook = nbformat.read(path, as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "commit notebooks without their outputs"
     notebook.cells = [deepcopy(cell) for cell in notebook.cells if cell.cell_type == "code" for _ in range(times)]
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
@@ -48,6 +48,34 @@ def executed(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, times: i
     return notebook.cells
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_are_committed_and_of_the_present_cells(path: Path) -> None:
+    made_of = runpy.run_path(str(path.with_name("execute.py")), run_name="execute")["made_of"]
+    notebook = nbformat.read(path, as_version=4)
+    told = f"python notebooks/execute.py {path.stem}"
+    assert notebook.metadata.get("made_of") == made_of(notebook.cells), told
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), f"{told} runs each cell once"
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs)
+    for cell in code:
+        shows = cell.source.rstrip().splitlines()[-1].split("(")[0] in ("print", "plt.show")
+        assert cell.outputs or not shows, cell.source
+    assert "image/png" in code[-1].outputs[-1].data and path.stat().st_size < 150_000
+    assert str(path.parents[1]) not in json.dumps(outputs), "an output names a place on this machine"
+
+
+def test_an_edited_cell_makes_outputs_old_and_an_edited_text_does_not() -> None:
+    made_of = runpy.run_path(str(NOTEBOOKS[0].with_name("execute.py")), run_name="execute")["made_of"]
+    notebook = nbformat.read(NOTEBOOKS[0], as_version=4)
+    kept = made_of(notebook.cells)
+    next(cell for cell in notebook.cells if cell.cell_type == "markdown").source += " More words."
+    assert made_of(notebook.cells) == kept
+    next(cell for cell in notebook.cells if cell.cell_type == "code").source += "\nprint(1)"
+    assert made_of(notebook.cells) != kept
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_runs(path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the notebook that trains an environment of the user's, twice in a row."""
@@ -65,6 +93,7 @@ def test_the_first_cell_brings_what_a_lone_notebook_needs(path: Path) -> None:
     assert set(asked) <= set(known), "notebooks/runs was made by other commands"
 
 
+@pytest.mark.full
 def test_the_quickstart_takes_a_model_of_ones_own(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from alignopsd_trl.common.models import resolve_model
 

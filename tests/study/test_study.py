@@ -26,7 +26,7 @@ from alignopsd_trl.study.__main__ import command, main
 from alignopsd_trl.study.render import difference_figure, matched, render, sensitivity_figure, training_figure
 from alignopsd_trl.study.rows import read_rows, task_order, training_columns, weights_checksum
 from alignopsd_trl.study.run import run_study, split_cores
-from alignopsd_trl.study.spec import StudyError, plan, read_study
+from alignopsd_trl.study.spec import StudyError, missing_data, plan, read_study
 from alignopsd_trl.study.tables import differences_table, reference_entry, results_table
 
 HERE = Path(__file__).parents[1]
@@ -152,6 +152,35 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         assert len(folders["table1_tiny_all"] & folders[world]) == 5 * lines
     assert not folders["distribution_fresh"] & folders["distribution_tiny"]
     assert len({cell.benchmark.label for cell in planned["table1_7b"]}) == 3
+    full = {cell.folder for cell in planned["table1_7b"] if cell.line.method == "align_opsd" and cell.seed == 0}
+    for name in ("ablation_7b", "sensitivity_7b"):
+        assert len(folders[name] & full) == 1, "AlignOPSD on WebShop is one cell of all three"
+    assert [cell.benchmark.label for cell in planned["sensitivity_3b"]] == ["ALFWorld"] * 7 + ["WebShop"] * 7
+    assert all(cell.config["eval_strategy"] == "steps" for cell in planned["ablation_7b"])
+
+
+@pytest.mark.parametrize("size", ["3b", "7b"])
+def test_table1_does_not_begin_without_the_benchmarks_data(
+    size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    with pytest.raises(
+        StudyError, match=r"(?s)ALFWorld lacks.*alfworld-download.*Search-QA lacks.*nq_hotpotqa_train"
+    ) as found:
+        main([str(SHIPPED / f"table1_{size}.yaml")])
+    assert "WebShop lacks the benchmark's own data: data_dir 'data/webshop' is not a folder" in str(found.value)
+    assert not (tmp_path / "outputs").exists()
+    assert main([str(SHIPPED / "ablation_7b.yaml"), "--plan"]) == 0
+    assert "6 cells" in (printed := capsys.readouterr().out) and "items_ins_v2.json" in printed
+
+
+def test_a_study_that_asks_for_the_benchmarks_data_refuses_those_of_this_project(tmp_path: Path) -> None:
+    study = read_study(study_of(tmp_path, environments=["webshop_7b", "searchqa_hops"], official_data=True))
+    first, second = missing_data(study)
+    assert first.startswith("WebShop lacks the benchmark's own data: it would play this project's; download WebShop's")
+    assert second == "Search-QA lacks the benchmark's own data: it would play this project's"
+    assert missing_data(replace(study, official_data=False)) == []
 
 
 # ---------------------------------------------------------------------- running
@@ -385,6 +414,48 @@ def with_sweep() -> pd.DataFrame:
         for place, value in enumerate((2, 3, 4))
     ]
     return pd.concat([example(), pd.DataFrame(points)], ignore_index=True)
+
+
+@pytest.mark.parametrize(
+    ("suite", "facts", "embedded"),
+    [
+        ("webshop", {"data": "embedded catalogue"}, True),
+        ("webshop", {"data": "official files"}, False),
+        ("alfworld", {"games": "generated"}, True),
+        ("alfworld", {"games": "official"}, False),
+        ("searchqa", {"data": "closed_world"}, True),
+        ("searchqa", {"data": "data/searchqa"}, False),
+        ("searchqa_hops", {"data": "elsewhere"}, True),
+        ("a_users_own", {}, False),
+    ],
+)
+def test_columns_of_this_projects_data_say_so(suite: str, facts: dict, embedded: bool) -> None:
+    rows = example().assign(suite=suite, suite_facts=json.dumps(facts))
+    mark = "embedded " if embedded else ""
+    table = table_cells(results_table(rows, "methods"))
+    assert table["WebShop"] == [*(f"{mark}{name}" for name in ("shoes", "coats", "never", "Score", "Acc")), "seeds"]
+    assert table["GRPO"][3] == "<u>51.0 ± 2.5</u>"
+    differences = table_cells(differences_table(rows, "methods", reference_entry(rows, "grpo")))
+    assert differences["minus GRPO"] == [f"{mark}Score", f"{mark}Acc"]
+
+
+def test_evaluations_in_training_are_curves_of_their_own() -> None:
+    log: list[dict[str, Any]] = [{"step": 1, "episodes/success": 0.5}, {"step": 2, "episodes/success": 0.5}]
+    log.append({"step": 2, "eval_episodes/success": 0.25, "eval_episodes/score": 0.5})
+    found = training_columns(log)
+    assert (found["validation_update"], found["validation_success"]) == ([2], [0.25])
+    assert found["validation_score"] == [0.5] and found["curve_update"] == [1, 2]
+    assert "validation_update" not in training_columns(log[:2])
+    rows = with_sweep()
+    assert training_figure(rows, "sweep max_sources", "validation") is None
+    points = [[10, 20]] * len(rows)
+    rows = rows.assign(
+        validation_update=points, validation_success=[[0.1, 0.1 + score / 1000] for score in rows["score"]]
+    )
+    axis = training_figure(rows, "sweep max_sources", "validation").axes[0]
+    assert axis.get_ylabel() == "validation success (%)"
+    assert [[*line.get_xdata()] for line in axis.lines] == [[10, 20]] * 3
+    assert [line.get_ydata()[0] for line in axis.lines] == [pytest.approx(10.0)] * 3
 
 
 def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:

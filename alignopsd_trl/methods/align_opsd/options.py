@@ -49,6 +49,10 @@ class AlignOPSDOptions:
         "outcome advantage itself.",
     )
     profile_temperature: Positive = option(0.10, "Temperature of the dense correspondence profile.")
+    valid_profiles: Literal["eligible", "matched"] = option(
+        "eligible",
+        "Profiles that count: 'eligible', with any source, or 'matched', with one above similarity_threshold.",
+    )
     profile_distance: Literal["jsd", "entropy", "cosine"] = option(
         "jsd", "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."
     )

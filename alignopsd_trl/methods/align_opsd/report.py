@@ -101,10 +101,12 @@ def _of_matches(matches: Correspondence, views: Rectification, turn: torch.Tenso
     """How many turns have sources at the same decision, and how often at another turn number ``turn`` ``(M,)``."""
     compared, present = matches.compared, matches.sources >= 0
     target, slot = present.nonzero(as_tuple=True)
+    off = present & (turn[matches.sources] != turn[:, None])
     metrics = {
         **_mean("correspondence/matched_share", present[compared].any(-1).double()),
         **_mean("correspondence/sources_per_target", present[compared].sum(-1).double()),
-        **_mean("correspondence/off_turn_share", (turn[matches.sources[target, slot]] != turn[target]).double()),
+        **_mean("correspondence/off_turn_share", off[present].double()),
+        **_mean("correspondence/off_turn_weight", (views.weights * off).sum(-1)[present.any(-1)]),  # the paper's
         **_mean("correspondence/similarity_mean", matches.similarity[target, slot]),
         **_mean("rectification/confidence_mean", views.rho[compared]),
         **_mean("rectification/alpha_mean", views.alpha[compared]),

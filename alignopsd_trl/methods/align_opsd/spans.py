@@ -119,12 +119,11 @@ def _shifts(
     count."""
     every = torch.ones_like(batch.task)
     columns = _total(every, teacher) if options.profile_distance == "entropy" else None  # turns of all processes
+    least = options.similarity_threshold if options.valid_profiles == "matched" else None
     value = torch.zeros(len(batch), dtype=torch.float64, device=batch.task.device)
     counts = torch.zeros_like(value, dtype=torch.bool)
     for task in matches.tasks:
-        profile, valid = profiles(
-            task.similarity, task.eligible, options.similarity_threshold, options.profile_temperature
-        )
+        profile, valid = profiles(task.similarity, task.eligible, least, options.profile_temperature)
         value[task.rows], counts[task.rows] = adjacent_divergence(
             profile, valid, task.eligible, task.rollout, options.profile_distance, columns
         )
@@ -159,14 +158,15 @@ def _cut(
 
 @torch.no_grad()
 def profiles(
-    similarity: torch.Tensor, eligible: torch.Tensor, threshold: float, temperature: float
+    similarity: torch.Tensor, eligible: torch.Tensor, threshold: float | None, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Dense correspondence profiles P of one task group (method facts D.23 and D.24).
 
     Args:
         similarity: ``(S, T)`` H.
         eligible: ``(S, T)`` bool.
-        threshold: gamma_H: below it at its best source a profile is not valid. It does not cut the profile itself.
+        threshold: gamma_H, which the best source of a valid profile reaches (the release); `None`: any profile with a
+            source is valid (the paper). It does not cut the profile itself.
 
     Returns:
         ``(T, S)`` float64, softmax(H[:, target] / temperature) over the eligible sources, a zero row without any; and
@@ -174,7 +174,7 @@ def profiles(
     """
     eligible = eligible.bool().T
     masked = similarity.T.masked_fill(~eligible, -torch.inf)
-    valid = (masked >= threshold).any(-1)
+    valid = (eligible if threshold is None else masked >= threshold).any(-1)
     profile = (masked.double() / temperature).softmax(-1)
     return torch.where(eligible, profile, 0.0), valid
 

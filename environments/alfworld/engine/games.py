@@ -116,7 +116,7 @@ def list_games(folder: Path, split: str, task_types: Collection[str] | None = No
         raise FileNotFoundError(f"{folder}: no such folder; official games come with `alfworld-download`")
     wanted = set(CATEGORY_OF if task_types is None else task_types)
     rows = [
-        _row_of(split, identity, entry)
+        row_of(split, identity, entry)
         for identity, entry in _index(folder).items()
         if entry["solvable"] and entry["task_type"] in wanted
     ]
@@ -167,7 +167,8 @@ def _read_entry(folder: Path, stamp: list[int]) -> dict[str, Any]:
     }
 
 
-def _row_of(split: str, identity: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+def row_of(split: str, identity: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the dataset row of a game with a goal and a digest."""
     kind = task_type_of(identity)
     return {
         "task_id": identity,
@@ -180,7 +181,7 @@ def _row_of(split: str, identity: str, entry: Mapping[str, Any]) -> dict[str, An
 
 
 def _row(split: str, identity: str, goal: str, problem: str) -> dict[str, Any]:
-    return _row_of(split, identity, {"goal": goal, "digest": _digest(goal, problem)})
+    return row_of(split, identity, {"goal": goal, "digest": _digest(goal, problem)})
 
 
 def _digest(goal: str, problem: str) -> str:
