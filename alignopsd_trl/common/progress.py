@@ -23,7 +23,6 @@ class Bar:
     Args:
         most_turns: limit of an episode's turns.
         beyond: returns a text about the time after these episodes.
-        in_flight: returns the number of requests that wait for their response.
     """
 
     clock = staticmethod(time.monotonic)
@@ -35,10 +34,9 @@ class Bar:
         disable: bool = False,
         most_turns: int | None = None,
         beyond: Callable[[], str] = lambda: "",
-        in_flight: Callable[[], int] | None = None,
     ):
         self.total, self.title, self.disable = total, title, disable
-        self._most_turns, self._beyond, self._in_flight = most_turns, beyond, in_flight
+        self._most_turns, self._beyond = most_turns, beyond
         self.ended = self.turns = 0
 
     def __enter__(self) -> Bar:
@@ -63,8 +61,6 @@ class Bar:
 
     def __str__(self) -> str:
         turns = f", {self.turns:,} turns" if self.turns else ""
-        if self._in_flight is not None:
-            turns += f", {self.total - self.ended} live, {self._in_flight()} requests in flight"
         left = self.seconds_left()
         told = [f"about {duration(left)} left" if left is not None else "", self._beyond()]
         return "; ".join([f"{self.title}: {self.ended}/{self.total} episodes ended{turns}", *filter(None, told)])

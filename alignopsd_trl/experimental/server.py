@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,16 @@ import httpx
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.experimental.config import ContinuousConfig
 from alignopsd_trl.experimental.trl_colocated import ColocatedBackend
-from alignopsd_trl.rollout.sampler import AnySampler, Continuous, Request, RequestFailed, Response, SamplerDown
+from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.rollout.sampler import (
+    AnySampler,
+    Continuous,
+    Request,
+    RequestFailed,
+    Response,
+    Responses,
+    SamplerDown,
+)
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -47,11 +56,10 @@ def in_background(act: Callable[[], Result], name: str) -> Future[Result]:
     result: Future[Result] = Future()
 
     def run() -> None:
-        if result.set_running_or_notify_cancel():
-            try:
-                result.set_result(act())
-            except BaseException as error:  # the future raises it
-                result.set_exception(error)
+        try:
+            result.set_result(act())
+        except BaseException as error:  # the future raises it
+            result.set_exception(error)
 
     threading.Thread(target=run, daemon=True, name=name).start()
     return result
@@ -78,6 +86,8 @@ class Server:
         SamplerDown: if the server does not answer within ``away`` seconds.
     """
 
+    weights: int | None = None
+
     def __init__(
         self, address: str, in_flight: int, tries: int = 4, backoff: float = 1, timeout: float = 600, away: float = 240
     ):
@@ -87,7 +97,6 @@ class Server:
         self._probes = httpx.Client(timeout=PROBE)
         self._closed, self._slots = threading.Event(), threading.Semaphore(in_flight)
         self._requests = set[Future[Response]]()
-        self.weights: int | None = None
         try:
             self._meet()
         except BaseException:
@@ -112,6 +121,16 @@ class Server:
         if self._born and self._birth() not in ("", self._born):
             raise SamplerDown(f"{self._address} was restarted and has its first weights again; {_REMEDY}")
 
+    def order(self, what: str) -> None:
+        """Posts to an endpoint of vLLM's dev mode: ``pause?mode=keep`` freezes requests and drops their keys and
+        values, ``resume`` goes on with them. Raises `SamplerDown` if that fails."""
+        try:
+            reply = self._probes.post(f"{self._address}/{what}", timeout=self._client.timeout)  # requests may take all
+            reply.raise_for_status()  # connections of the other client
+        except httpx.HTTPError as error:
+            told = f"{self._address} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}"
+            raise SamplerDown(told) from error
+
     def close(self) -> None:
         """Stops all retries and waits `SECONDS_TO_END` for requests in flight."""
         self._closed.set()
@@ -121,11 +140,7 @@ class Server:
 
     def _meet(self) -> None:
         """Waits for the server at the start; reads which model it serves, and when its process began."""
-        began = time.monotonic()
-        while not self._is_well():
-            if time.monotonic() - began > self._away:
-                raise SamplerDown(f"no vLLM server answers at {self._address}; start `vllm serve` there, {_REMEDY}")
-            time.sleep(PAUSE)
+        self._was_away(f"no vLLM server answers at {self._address}; start `vllm serve` there, {_REMEDY}")
         try:
             self._model = self._probes.get(f"{self._address}/v1/models").json()["data"][0]["id"]
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
@@ -134,28 +149,34 @@ class Server:
         self._born = self._birth()
 
     def _complete(self, body: Mapping[str, Any], wanted: Callable[[], bool]) -> Response:
+        faults, gone = 0, f"no answer from {self._address} for {self._away:g} s; {_REMEDY}"
         with self._slots:
-            faults, lost, problem = 0, None, ""
-            while faults < self._tries:
-                if self._closed.is_set() or not wanted():
-                    raise RequestFailed("it was dropped")
+            while not self._closed.is_set() and wanted():
                 weights = self.weights
                 try:
-                    if lost is None:
-                        return self._read(self._post(body))._replace(weights=weights)
+                    return self._read(self._post(body))._replace(weights=weights)
                 except (httpx.HTTPError, _Fault) as error:
                     problem = f"{self._address}: {_named(error)}"
-                if not self._is_well():
-                    lost, pause = lost or time.monotonic(), PAUSE
-                    if time.monotonic() - lost > self._away:
-                        raise SamplerDown(f"no answer from {self._address} for {self._away:g} s; {_REMEDY}")
-                else:
-                    self.check()
-                    faults, pause = faults + (lost is None), 0.0 if lost else self._backoff * 2**faults
-                    lost = None
-                if faults < self._tries:
-                    self._closed.wait(pause)
-            raise RequestFailed(f"no response after {faults} tries; the last: {problem}")
+                away = self._was_away(gone, wanted)
+                self.check()
+                if away:
+                    continue
+                faults += 1
+                if faults == self._tries:
+                    raise RequestFailed(f"no response after {faults} tries; the last: {problem}")
+                self._closed.wait(self._backoff * 2 ** (faults - 1))
+        raise RequestFailed("it was dropped")
+
+    def _was_away(self, gone: str, wanted: Callable[[], bool] = lambda: True) -> bool:
+        """Waits for the server while it is away, and returns whether it was. Raises `SamplerDown` with the message
+        ``gone`` if it stays away."""
+        began, away = time.monotonic(), False
+        while not self._closed.is_set() and wanted() and not self._is_well():
+            if time.monotonic() - began > self._away:
+                raise SamplerDown(gone)
+            away = True
+            self._closed.wait(PAUSE)
+        return away
 
     def _post(self, body: Mapping[str, Any]) -> httpx.Response:
         reply = self._client.post(f"{self._address}/v1/completions", json={"model": self._model, **body})
@@ -203,12 +224,15 @@ class ServerSampler(Continuous):
 
     Args:
         options: sampling options in the body of ``/v1/completions``.
+        together: as `ProcessGroup.together`, for calls that all processes make together.
     """
 
-    def __init__(self, server: Server, options: Mapping[str, Any]):
-        self._server, self._options = server, dict(options)
+    def __init__(self, server: Server, options: Mapping[str, Any], together: Callable[..., Any] = lambda act, _: act()):
+        self._server, self._options, self._together = server, options, together
         self._asked: set[Future[Response]] = set()
-        self._drops = 0
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        return self._together(partial(super().respond, prompts, until), SamplerDown)
 
     @property
     def waiting(self) -> int:
@@ -216,18 +240,17 @@ class ServerSampler(Continuous):
 
     def submit(self, request: Request) -> Future[Response]:
         asks = {"prompt": list(request.prompt_ids), "seed": request.seed, "return_token_ids": True}
-        drops = self._drops
-        future = self._server.submit({**self._options, **asks}, lambda: self._drops == drops)
-        self._asked.add(future)
-        future.add_done_callback(self._asked.discard)
+        asked = self._asked
+        future = self._server.submit({**self._options, **asks}, lambda: self._asked is asked)
+        asked.add(future)
+        future.add_done_callback(asked.discard)
         return future
 
     def advance(self) -> bool:
         return False  # the server does the work
 
     def drop(self) -> None:
-        self._drops += 1
-        self._asked.clear()
+        self._asked = set()
 
 
 class ServerBackend(ColocatedBackend):
@@ -238,6 +261,8 @@ class ServerBackend(ColocatedBackend):
         options: (temperature, token limit) -> the sampling options in a body of ``/v1/completions``.
     """
 
+    _server: Server | None = None
+
     def __init__(
         self,
         trainer: Trainer,
@@ -247,10 +272,7 @@ class ServerBackend(ColocatedBackend):
         options: Callable[..., Any],
     ):
         super().__init__(trainer, processes)
-        self._push, self._options = push, options
-        self._args = config
-        self._server: Server | None = None
-        self._weights: int | None = None
+        self._push, self._options, self._config = push, options, config
 
     def push(self, update: int) -> None:
         """Sends the policy's weights to the server. With `rounds_ahead` the next round's requests are frozen.
@@ -258,59 +280,46 @@ class ServerBackend(ColocatedBackend):
         Raises:
             SamplerDown: on all processes, if the push fails.
         """
-        frozen = self._args.rounds_ahead and self._weights not in (None, update)
-        with self._frozen() if frozen else contextlib.nullcontext():
-            self._weights = self._processes.together(self._push, SamplerDown)
-        if self._server is not None:
-            self._server.weights = self._weights
+        server = self._connected()
+        frozen = self._config.rounds_ahead and server.weights not in (None, update)
+        with self._frozen(server) if frozen else contextlib.nullcontext():
+            server.weights = self._processes.together(self._push, SamplerDown)
 
     @contextlib.contextmanager
-    def _frozen(self) -> Generator[None]:
-        self._order("pause?mode=keep")
+    def _frozen(self, server: Server) -> Generator[None]:
+        self._order(server, "pause?mode=keep")
         try:
             yield
         except SamplerDown:
             with contextlib.suppress(SamplerDown):  # the first error is the one to report
-                self._order("resume")
+                self._order(server, "resume")
             raise
-        self._order("resume")
+        self._order(server, "resume")
 
-    def _order(self, what: str) -> None:
-        """Posts to an endpoint of vLLM's dev mode: ``pause?mode=keep`` freezes requests and drops their keys and
-        values, ``resume`` goes on with them. A collective; raises `SamplerDown` on all processes."""
-        act = partial(self._post, what) if self._processes.process == 0 else lambda: None
+    def _order(self, server: Server, what: str) -> None:
+        act = partial(server.order, what) if self._processes.process == 0 else lambda: None
         self._processes.together(act, SamplerDown)
 
-    def _post(self, what: str) -> None:
-        address = server_address(self._args)
-        try:
-            httpx.post(f"{address.rstrip('/')}/{what}", timeout=PATIENCE["timeout"]).raise_for_status()
-        except httpx.HTTPError as error:
-            told = f"{address} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}"
-            raise SamplerDown(told) from error
-
     def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
-        """Makes a sampler, and connects to the server when the first one is made. A collective.
+        return ServerSampler(self._connected(), self._options(temperature, max_tokens), self._processes.together)
+
+    def _connected(self) -> Server:
+        """Returns the server, to which the first call connects. A collective.
 
         Raises:
             SamplerDown: on all processes, if one of them does not reach the server, or it was restarted.
         """
-        return ServerSampler(self._processes.together(self._open, SamplerDown), self._options(temperature, max_tokens))
+        return self._processes.together(self._open, SamplerDown)
 
     def _open(self) -> Server:
-        if self._server is not None:
-            self._server.check()
-            return self._server
-        limits: dict[str, Any] = PATIENCE | {"away": self._args.vllm_server_timeout}
-        self._server = Server(server_address(self._args), **limits)
-        self._server.weights = self._weights
+        if self._server is None:
+            config, limits = self._config, dict[str, Any](PATIENCE)
+            address = config.vllm_server_base_url or f"http://{config.vllm_server_host}:{config.vllm_server_port}"
+            self._server = Server(address, **limits, away=config.vllm_server_timeout)
+        self._server.check()
         return self._server
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
         self._server = None
-
-
-def server_address(config: ContinuousConfig) -> str:
-    return config.vllm_server_base_url or f"http://{config.vllm_server_host}:{config.vllm_server_port}"

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Generator
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from datasets import Dataset
 
@@ -26,25 +26,11 @@ from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.turns import Trajectory
 
 
-class Played(NamedTuple):
-    """A round that was played ahead.
-
-    Attributes:
-        tasks: of its rows.
-        counters: what the environments added to theirs meanwhile.
-    """
-
-    tasks: list[str]
-    trajectories: list[Trajectory]
-    counters: dict[str, float]
-
-
 class RolloutsAhead(Rollouts):
     """Plays rounds in a thread of their own, the next one while the main thread goes on with the last."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._ahead: Future[Played] | None = None
+    _asked: ToPlay
+    _ahead: Future[tuple[list[Trajectory], dict[str, float]]] | None = None
 
     def close(self) -> None:
         self._ended(SECONDS_TO_END)
@@ -58,25 +44,18 @@ class RolloutsAhead(Rollouts):
         self.settle()
         assert self._ahead is not None, "it was begun"
         taken, self._ahead = self._ahead, None
-        found = self.processes.together(taken.result, ENDS)
-        if found.tasks != [row["task_id"] for row in asked.rows]:
+        trajectories, self._counted = self.processes.together(taken.result, ENDS)
+        if [row["task_id"] for row in self._asked.rows] != [row["task_id"] for row in asked.rows]:
             raise RuntimeError(
                 "other tasks were played ahead than the data loader gives; this is a bug, please report it"
             )
-        self._counted = found.counters
-        return found.trajectories
+        return trajectories
 
     def begin(self, asked: ToPlay) -> None:
         """Begins to play a round, which `play` takes up."""
-        self.environments  # noqa: B018 (opened before its counters are read)
-        self.counters.take()
-        self._bar = super()._bar_of(asked)
-        self._shown, self._bar.disable = not self._bar.disable, True
-
-        def act() -> Played:
-            return Played([row["task_id"] for row in asked.rows], self.play_groups(asked), self.counters.take())
-
-        self._ahead = in_background(act, "ahead")
+        self._bar, played = super()._bar_of(asked), super()._played  # opens the environments in this thread
+        self._hidden, self._bar.disable = self._bar.disable, True
+        self._asked, self._ahead = asked, in_background(lambda: (played(asked), self.counters.take()), "ahead")
 
     def _bar_of(self, asked: ToPlay) -> Bar:
         return self._bar
@@ -90,7 +69,7 @@ class RolloutsAhead(Rollouts):
     def settle(self) -> None:
         """Waits until the rounds of all processes have ended, and synchronises once a minute. A collective."""
         if self._ahead is not None:
-            self._bar.disable = not self._shown
+            self._bar.disable = self._hidden
             while self.processes.agree(int(not self._ended(SLICE))):
                 pass
 
@@ -112,10 +91,11 @@ class Upcoming:
     """
 
     def __init__(self, order: EpochSampler, accumulated: int, process: int, processes: int):
-        self._order, self._accumulated = order, accumulated
-        self._process, self._processes = process, processes
+        self._order, self._accumulated = EpochSampler.like(order), accumulated
+        self._order.kinds = order.kinds
         self._rounds = order.num_samples // order.batch_size  # rounds of an epoch
-        self._known: tuple[int, list[int]] = (-1, [])
+        self._size = order.batch_size * order.mini_repeat_count
+        self._share = slice(process * self._size // processes, (process + 1) * self._size // processes)
 
     def begin(self, epoch: int, batches: int) -> None:
         """Sets the position: this epoch, after this many of its batches."""
@@ -127,25 +107,15 @@ class Upcoming:
         self._round += 1
         if self._round == self._rounds:
             self._epoch, self._round = self._epoch + 1, 0
-        size = self._order.batch_size
-        tasks = self._tasks(self._epoch)[self._round * size : (self._round + 1) * size]
-        rows = [task for task in tasks for _ in range(self._order.mini_repeat_count)]
-        share = len(rows) // self._processes
+        self._order.epoch = self._epoch
+        rows = list(self._order)[self._round * self._order.repeat_count * self._size :][self._share]
         source: Any = self._order.data_source
-        return [source[row] for row in rows[self._process * share :][:share]], self._update() - here
+        return [source[row] for row in rows], self._update() - here
 
     def _update(self) -> int:
         batches = self._order.repeat_count
         an_epoch = -(-self._rounds * batches // self._accumulated)
         return self._epoch * an_epoch + self._round * batches // self._accumulated
-
-    def _tasks(self, epoch: int) -> list[int]:
-        if self._known[0] != epoch:
-            order = self._order
-            once = EpochSampler(order.data_source, 1, order.batch_size, 1, order.shuffle, order.seed)
-            once.epoch, once.kinds = epoch, order.kinds
-            self._known = epoch, list(once)
-        return self._known[1]
 
 
 class ContinuousTrainer(AlignOPSDTrainer):

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from copy import copy
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from trl.generation import vllm_generation
 
 from alignopsd_trl.common.process_group import ProcessGroup
-from alignopsd_trl.rollout.reading import Reader
-from alignopsd_trl.rollout.sampler import (
-    AnySampler,
-    BatchSampler,
-    Continuous,
-    Request,
-    RequestFailed,
-    Response,
-    Responses,
-    SamplerDown,
-)
+from alignopsd_trl.rollout.sampler import AnySampler, Continuous, Request, RequestFailed, Response
 from alignopsd_trl.sampling.trl_engine import TEACHERS, EngineBackend
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
@@ -53,9 +42,6 @@ class ColocatedBackend(EngineBackend):
 
         engine = self._trainer.vllm_generation
         return SteppingSampler(engine.llm.llm_engine, parameters, read, getattr(engine, "policy", None), self._asked)
-
-    def together(self, sampler: BatchSampler) -> BatchSampler:
-        return TogetherSampler(sampler, self._processes.together)
 
     def take_back(self) -> None:
         """Gives the engine the policy's weights again, if the teacher's are in their place. A collective."""
@@ -145,15 +131,3 @@ class SteppingSampler(Continuous):
         if self._asked:
             self._engine.abort_request(list(self._asked))
             self._asked.clear()
-
-
-@dataclass(frozen=True)
-class TogetherSampler:
-    """A [`~alignopsd_trl.rollout.BatchSampler`] that raises `SamplerDown` on all processes if it is down on one, by
-    `ProcessGroup.together`."""
-
-    sampler: BatchSampler
-    together: Callable[[Callable[[], Responses], type[Exception]], Responses]
-
-    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        return self.together(lambda: self.sampler.respond(prompts, until), SamplerDown)

@@ -85,10 +85,6 @@ class Backend(ABC):
         beside the policy."""
         return None
 
-    def together(self, sampler: BatchSampler) -> BatchSampler:
-        """Makes the sampler fit for calls that all processes make together."""
-        return sampler
-
     def close(self) -> None:  # noqa: B027 (most back ends have no connections)
         """Ends connections. The next sampler opens new ones."""
 
@@ -148,7 +144,7 @@ class Samplers:
         limit = self.config.teacher_max_completion_length or self.config.max_completion_length
         fits = partial(self.backend.rows_at_once, limit=limit, least=self.slots, prefixes=prefixes)
         sampler = self._of_teacher(self.backend.sampler(self.config.temperature, limit, prefixes))
-        return self.backend.together(SortedByLength(sampler, fits))
+        return SortedByLength(sampler, fits)
 
     @contextmanager
     def evaluation(self, temperature: float) -> Generator[AnySampler]:

@@ -88,7 +88,7 @@ class Panels:
         started, process, processes = time.perf_counter(), self.processes.process, self.processes.processes
         own, share = len(rows[process::processes]), (seed, process, processes)
         try:
-            with self.samplers.evaluation(temperature) as sampler, self.rollouts.bar(own, name, sampler) as progress:
+            with self.samplers.evaluation(temperature) as sampler, self.rollouts.bar(own, name) as progress:
                 player = self.rollouts.player(sampler, skills, skills, progress)
                 played = play_panel(player, self.policy.model, rows, self.rollouts.slots, *share, self.rewards.score)
         finally:

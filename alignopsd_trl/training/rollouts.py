@@ -21,7 +21,7 @@ from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import Reader, reader_for
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.rollout.sampler import AnySampler, Sampler
+from alignopsd_trl.rollout.sampler import AnySampler
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.runs.state import last_good
 from alignopsd_trl.sampling.backend import HandOver
@@ -199,15 +199,13 @@ class Rollouts:
         return player
 
     def _bar_of(self, asked: ToPlay) -> Bar:
-        return self.bar(len(asked.rows), f"update {asked.update + 1}/{asked.updates}: rollout", asked.sampler)
+        return self.bar(len(asked.rows), f"update {asked.update + 1}/{asked.updates}: rollout")
 
-    def bar(self, total: int, title: str, sampler: AnySampler) -> Bar:
-        """Shows the counts of played turns and ended episodes, on the first process of a machine. With a sampler that
-        answers request by request it also shows the requests in flight."""
+    def bar(self, total: int, title: str) -> Bar:
+        """Shows the counts of played turns and ended episodes, on the first process of a machine."""
         hidden = self.config.disable_tqdm or not self.processes.is_local_main
-        in_flight = (lambda: sampler.waiting) if isinstance(sampler, Sampler) else None
         turns = self.config.max_turns or self.environments.max_turns
-        return Bar(total, title, hidden, turns, self.beyond, in_flight)
+        return Bar(total, title, hidden, turns, self.beyond)
 
     def _check(self, trajectories: Sequence[Trajectory], update: int) -> None:
         tally = Tally.total(gather_object([Tally.of(trajectories)]))

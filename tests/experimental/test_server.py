@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.lockstep_cases import on_processes
 from fakes.servers import Fault, ScriptedServer, echo
 
-from alignopsd_trl.experimental.server import Server
+from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.experimental.server import Server, ServerSampler
 from alignopsd_trl.rollout.sampler import RequestFailed, SamplerDown
 
 QUICK = {"tries": 3, "backoff": 0.01, "timeout": 2.0, "away": 1.5}
@@ -97,6 +99,18 @@ def test_a_server_that_stays_away_is_given_up() -> None:
         for future in futures:
             with pytest.raises(SamplerDown, match=f"no answer from {server.address} for 1.5 s; start the server"):
                 future.result(timeout=10)
+
+
+def test_a_server_that_one_process_lost_ends_the_thinking_of_all() -> None:
+    def think(process: int, agree: Any) -> Any:
+        group = object.__new__(ProcessGroup)
+        group.each = agree.each
+        with ScriptedServer() as server, asked(server) as pool:
+            if process:
+                server.stop()
+            return ServerSampler(pool, {}, group.together).respond([[4], [5]])
+
+    assert [type(one) for one in on_processes(2, think)] == [SamplerDown] * 2
 
 
 def test_a_server_that_was_restarted_has_other_weights_and_is_refused() -> None:
