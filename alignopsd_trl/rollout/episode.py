@@ -142,8 +142,7 @@ def episodes_of(
 
 
 class Known(NamedTuple):
-    """What episodes that opened earlier tell about their siblings: the openings of tasks, and the texts of skills (a
-    function of the user's might tell siblings different ones)."""
+    """What episodes that opened earlier tell about their siblings: the openings of tasks, and the texts of skills."""
 
     openings: dict[str, Opening]
     skills: dict[tuple[Any, ...], Any]
@@ -168,7 +167,7 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
             episode.fail(opening, environments.name)
             continue
         asked = episode.trajectory.task, opening.task_text, opening.task_key, opening.data_source
-        if asked not in known.skills or not getattr(skills, "is_users", False):
+        if asked not in known.skills:  # a function of the user's might tell siblings different ones
             known.skills[asked] = skill_of(skills, opening, episode.trajectory.row, environments.limited)
         if isinstance(skill := known.skills[asked], Failure):
             episode.fail(skill, environments.name)
