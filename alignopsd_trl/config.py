@@ -29,8 +29,9 @@ from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
-BEST = "success_or_score"
-"""The number of an evaluation that chooses checkpoints by default: success, or the score where success is unknown."""
+BEST, VARIANCE = "success_or_score", "variance_over_episodes"
+"""The number of an evaluation that chooses checkpoints by default: success, or the score where success is unknown; and
+its variance."""
 INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
     **dict.fromkeys(("epsilon_high", "delta", "entropy_coef"), Size),

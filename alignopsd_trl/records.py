@@ -5,8 +5,8 @@ All files of a run have the same columns and types, so that any reader can read 
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from alignopsd_trl.common.files import replacement
+from alignopsd_trl.common.files import json_line, replacement
 from alignopsd_trl.turns import Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -78,6 +78,12 @@ _KNOWN_COLUMNS = {
     "divergence_counts": _FLAG,
 }
 """Types of trace columns that may be empty in a whole round, so that their values do not show the type."""
+
+
+_MEASURED = ("row", "weight", "tokens", "rho", "advantage", "identity_gap", "rectified_gap", "divergence")
+_TYPES = {one.name: one.type for one in SCHEMA} | {
+    f"credit_{name}": kind for name, kind in (dict.fromkeys(_MEASURED, _NUMBER) | _KNOWN_COLUMNS).items()
+}
 
 
 def turn_records(
@@ -144,8 +150,16 @@ def _turn_columns(turn: Turn) -> dict[str, Any]:
         "history_shortened": turn.history_shortened,
         "staleness": turn.staleness,
         "milestone": turn.milestone,
-        "info": json.dumps(facts, default=str),
+        "info": _as_json(facts),
     }
+
+
+def _as_json(facts: Mapping[str, Any]) -> str:
+    """Returns strict JSON. An object of the environment's whose text can't be made does not lose the turn."""
+    try:
+        return json_line(facts)
+    except Exception as error:  # of any kind, from the object's class
+        return json_line({"unreadable": type(error).__name__})
 
 
 def _trajectory_columns(trajectory: Trajectory, step: int) -> dict[str, Any]:
@@ -185,26 +199,42 @@ def write_records(
         pq.write_table(table, partial)
 
 
-def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None) -> Any:
-    """Reads all parquet files of a folder as one `pandas.DataFrame`, sorted by (step, task, rollout, turn).
+ORDER = ["step", "task", "rollout", "turn"]
+"""The columns that name a turn; records are sorted by them."""
+
+
+def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None, run: str | None = None) -> Any:
+    """Reads all parquet files of a folder as one `pandas.DataFrame`, sorted by `ORDER`.
 
     Args:
         folder: the files' folder.
-        columns: columns to read, where a file has them; all by default. The four columns of the order are always read.
+        columns: columns to read, where a file has them; all by default. `ORDER` and the run's id are always read.
+        run: id of the run; by default that of the first file.
 
     Raises:
         FileNotFoundError: if there are no files.
-        ValueError: if a file is damaged; names the file.
+        ValueError: if a file is damaged, of another run, or holds what another one holds; names the file.
     """
     import pandas as pd
 
     files = sorted(Path(folder).glob("*.parquet"))
     if not files:
         raise FileNotFoundError(f"no trajectories in {folder}; a run writes them with save_trajectories=True")
-    order = ["step", "task", "rollout", "turn"]
-    wanted = None if columns is None else list(dict.fromkeys([*order, *columns]))
-    frames = [read_file(file, wanted) for file in files]
-    return pd.concat(frames, ignore_index=True).sort_values(order, ignore_index=True)
+    wanted = None if columns is None else list(dict.fromkeys([*ORDER, "run", *columns]))
+    frames = {file: read_file(file, wanted) for file in files}
+    for file, frame in frames.items():
+        ids = sorted(frame["run"].dropna().unique()) if "run" in frame else []
+        run = run or next(iter(ids), None)
+        if other := [one for one in ids if one != run]:
+            raise ValueError(f"{file} is of another run ({other[0]}; this one is {run}); move it away")
+    places = [
+        frame[ORDER].assign(round=(re.findall(r"_round(\d+)", file.name) or ["1"])[0], file=str(file))
+        for file, frame in frames.items()
+    ]
+    twice = pd.concat(places, ignore_index=True)
+    if not (again := twice[twice.duplicated([*ORDER, "round"])]).empty:
+        raise ValueError(f"{again.file.iloc[0]} holds turns of step {again.step.iloc[0]} a second time; move it away")
+    return pd.concat(frames.values(), ignore_index=True).sort_values(ORDER, ignore_index=True)
 
 
 def read_file(file: Path, wanted: Sequence[str] | None = None) -> Any:
@@ -212,11 +242,24 @@ def read_file(file: Path, wanted: Sequence[str] | None = None) -> Any:
     import pandas as pd
 
     try:
-        there = None if wanted is None else [name for name in wanted if name in pq.read_schema(file).names]
-        return pd.read_parquet(file, columns=there)
+        types = pq.read_schema(file)
+        there = None if wanted is None else [name for name in wanted if name in types.names]
+        frame = pd.read_parquet(file, columns=there)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{file} is damaged ({reason}); move it away to read the others") from None
+    problems = [f"lacks the column {name!r}" for name in ORDER if name not in types.names]
+    for one in types:
+        if (usual := _TYPES.get(one.name)) is not None and _kind(one.type) not in ("null", _kind(usual)):
+            problems.append(f"has the column {one.name!r} as {one.type}, which is {usual} in a run's records")
+    if problems:
+        raise ValueError(f"{file} {problems[0]}; move it away to read the others")
+    return frame
+
+
+def _kind(type_: pa.DataType) -> str:
+    """Returns what may stand for a type in records that another version wrote, or that were written without types."""
+    return next((kind for kind in ("list", "null", "string", "binary") if kind in str(type_)), "number")
 
 
 class TokenTexts:

@@ -36,7 +36,7 @@ from alignopsd_trl.training.order import EpochSampler
 from alignopsd_trl.training.parts import Parts, callbacks_of, check_arguments, check_loaded, make_parts, usual_backend
 from alignopsd_trl.training.recorder import Round
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
-from alignopsd_trl.training.trl_construction import made_for_turns
+from alignopsd_trl.training.trl_construction import made_for_turns, with_own_adapter
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class AlignOPSDTrainer(GRPOTrainer):
     Args:
         model (`str` or [`~transformers.PreTrainedModel`]):
             Policy: a hub id, a path, a model, or a shipped policy: ``"tiny"`` (for ``webshop_tiny``),
-            ``"tiny_trips"``, ``"tiny_alfworld"``, ``"tiny_pairs"``, ``"tiny_searchqa"`` or ``"tiny_hops"``.
+            ``"tiny_trips"``, ``"tiny_alfworld"``, ``"tiny_pairs"``, ``"tiny_searchqa"`` or ``"tiny_hops"``. The folder
+            of a LoRA run is loaded on its base, and its adapter goes on training, without a ``peft_config``.
         args ([`AlignOPSDConfig`]):
             Configuration. Batch sizes count trajectories.
         environment_factory (`Callable[[], TextEnvironment]` or one of TRL's convention): Makes one environment, without
@@ -122,9 +123,12 @@ class AlignOPSDTrainer(GRPOTrainer):
             adapter=peft_config is not None,
         )
         self.method, self.environment_factory, self.privileged = run.method, run.factory, run.privileged
-        with made_for_turns(run.args, whole=isinstance(run.model, str)):
+        given = run.model, run.args, processing_class, quantization_config, peft_config
+        loaded, processing_class = with_own_adapter(*given)
+        adapted = loaded is not run.model
+        with made_for_turns(run.args, isinstance(loaded, str), adapted):
             super().__init__(
-                model=run.model,
+                model=loaded,
                 reward_funcs=functions,
                 args=run.args,
                 train_dataset=run.tasks,
@@ -132,7 +136,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 processing_class=processing_class,
                 callbacks=callbacks,
                 optimizers=optimizers,
-                quantization_config=quantization_config,
+                quantization_config=None if adapted else quantization_config,
                 peft_config=peft_config,
             )
         self.processes = check_loaded(self)

@@ -194,6 +194,8 @@ def _admitted(check: Callable[[Any], Value], value: Any) -> Value | Failure:
         return check(value)
     except Breach as breach:
         return Failure("error", str(breach))
+    except Exception as error:  # of any kind, from the class of a value
+        return Failure.of(error)
 
 
 def opening_of(value: Any) -> Opening:
@@ -338,7 +340,10 @@ def _mapping(field: str, value: Any) -> Mapping[str, Any]:
 
 
 def _plain(field: str, value: Any, depth: int) -> None:
-    """Refuses what can't be saved as JSON. Values of other classes are saved as their text."""
+    """Refuses what can't be saved as JSON. Values of other classes are saved as their text; a long text of the info
+    itself is not saved."""
+    if isinstance(value, list | tuple | Mapping | (str if depth > 1 else list)) and len(value) > LONGEST_TEXT:
+        raise Breach(f"{field} holds a {type(value).__name__} of {len(value):,}, at most {LONGEST_TEXT:,} are taken")
     if isinstance(value, str) or value is None:
         return
     if depth > DEEPEST:
@@ -353,6 +358,18 @@ def _plain(field: str, value: Any, depth: int) -> None:
             _plain(field, one, depth + 1)
     elif isinstance(value, int) and value.bit_length() > MOST_BITS:
         raise Breach(f"{field} holds {_shown(value)}, which can't be written as JSON")
+    elif not isinstance(value, Real):
+        _writable(field, value)
+
+
+def _writable(field: str, value: Any) -> None:
+    """Refuses an object of another class whose text, which is saved in its place, can't be made or is too long."""
+    try:
+        length = len(str(value))
+    except Exception as error:  # of any kind, from the class of the value
+        raise Breach(f"{field} holds {_shown(value)}, whose text raises {type(error).__name__}; leave it out") from None
+    if length > LONGEST_TEXT:
+        raise Breach(f"{field} holds an object of {type(value).__name__} of {length:,} characters; leave it out")
 
 
 _KEYS = (str, int, float, type(None))

@@ -9,8 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.common.files import whole_json
 from alignopsd_trl.records import read_records
+from alignopsd_trl.runs import reading
+from alignopsd_trl.runs.files import TRAJECTORIES
+from alignopsd_trl.runs.reading import records_of
 
 Records = str | os.PathLike | pd.DataFrame
 """Output folder of a run, a folder of parquet files, or a loaded frame."""
@@ -43,10 +45,14 @@ def turns_of(
     if isinstance(run, str | os.PathLike):
         if not Path(run).is_dir():
             raise FileNotFoundError(f"no run in {run}: it is no folder; give the output_dir of a run")
-        inside = Path(run) / "trajectories"
-        frame = read_records(inside if inside.is_dir() else run, [*BASE, *needed, *welcome])
+        columns, is_run = [*BASE, *needed, *welcome], (Path(run) / TRAJECTORIES).is_dir()
+        frame = records_of(Path(run), columns) if is_run else read_records(run, columns)
     else:
         frame = run
+    if frame[frame.turn.notna()].empty:
+        raise ValueError(f"{name_of(run)} has no turns: no episode of it was played")
+    if missing := [name for name in BASE if name not in frame]:
+        raise ValueError(f"{name_of(run)} has no column {missing[0]!r}, which every run records; leave it out")
     if missing := [name for name in needed if name not in frame or frame[name].isna().all()]:
         hint = _HINTS.get(missing[0].removeprefix("credit_"))
         made = f"; a run with {hint} records it" if hint else ""
@@ -70,7 +76,7 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 def results_of(run: Records) -> Mapping[str, Any]:
     """Returns the content of a run's ``results.json``; empty without the file."""
-    return (whole_json(Path(run) / "results.json") or {}) if isinstance(run, str | os.PathLike) else {}
+    return reading.results_of(Path(run)) if isinstance(run, str | os.PathLike) else {}
 
 
 def setting(run: Records, name: str, default: Any) -> Any:

@@ -22,6 +22,7 @@ from transformers import GenerationConfig, Trainer, get_scheduler
 from alignopsd_trl.checks import tasks
 from alignopsd_trl.checks.loading import check_architecture, check_policy, check_quantised
 from alignopsd_trl.checks.tasks import check_sessions, refuse_given, refuse_stream
+from alignopsd_trl.common.models import base_of
 from alignopsd_trl.common.options import as_mapping, near
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
@@ -108,7 +109,8 @@ def _settings(run: Intended) -> None:
             f"{run.args.num_train_epochs:g}"
         )
     check_settings(run.args, run.elsewhere)
-    check_quantised(run.quantization, run.args, run.adapter, run.elsewhere)
+    adapter = run.adapter or (isinstance(run.model, str) and base_of(run.model) is not None)
+    check_quantised(run.quantization, run.args, adapter, run.elsewhere)
 
 
 def _model(run: Intended) -> None:

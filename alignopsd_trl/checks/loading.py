@@ -14,7 +14,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.common.files import read_json
-from alignopsd_trl.common.models import SHIPPED_MODELS, available, end_ids, load_tokenizer, resolve_model, unreadable
+from alignopsd_trl.common.models import (
+    ADAPTER,
+    SHIPPED_MODELS,
+    available,
+    base_of,
+    end_ids,
+    load_tokenizer,
+    resolve_model,
+    unreadable,
+    with_adapter,
+)
 from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.common.patched import patched
 
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
     from alignopsd_trl.methods import Method
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-OBJECTS = ("config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json")
+OBJECTS = ("config.json", "generation_config.json", ADAPTER, "tokenizer_config.json")
 WEIGHTS, ADAPTERS = "*.safetensors", "adapter_model*.safetensors"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
@@ -65,9 +75,11 @@ def check_policy(
         raise ValueError(
             f"model={str(folder)!r} holds no tokenizer ({TOKENIZERS[0]}); save it there with tokenizer.save_pretrained"
         )
-    if (folder / "adapter_config.json").is_file():  # the base model is elsewhere
+    whole = Path(base_of(name) or folder)
+    if not whole.is_dir():  # the base of an adapter is on the Hub
         return None
-    model = empty_model(folder, trust_remote_code)
+    check_weights(whole)
+    model = empty_model(whole, trust_remote_code)
     judge(model)
     if saves:
         with unreadable(folder, "generation_config.json"):
@@ -140,8 +152,13 @@ def _compare_weights(folder: Path, model: PreTrainedModel, trust_remote_code: bo
         raise ValueError(f"model={str(folder)!r} {problems[0]}; copy the model again, all files from one place")
 
 
-def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a policy for play alone, and its tokenizer.
+def load_policy(
+    name: str, dtype: str = "auto", device: str = "cpu", trains: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads a policy for play alone, and its tokenizer. An adapter computes beside its base's weights, as in training.
+
+    Args:
+        trains: all weights will be trained, into which an adapter is then merged.
 
     Raises:
         ValueError: if the name is no folder, no shipped policy and not on the Hub; if the model lacks weights, or its
@@ -152,9 +169,12 @@ def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[Pr
     from alignopsd_trl.runs.health import weights_are_finite
 
     check_policy(name, saves=False)
-    path = resolve_model(name)
-    with available(name):
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    path, base = resolve_model(name), base_of(name)
+    with available(base or name):
+        model: Any = AutoModelForCausalLM.from_pretrained(base or path, dtype=dtype)
+    if base is not None:
+        adapted: Any = with_adapter(model, name)
+        model = adapted.merge_and_unload().requires_grad_() if trains else adapted.get_base_model()
     if not weights_are_finite(model):
         raise ValueError(f"the weights of {path} are not finite; copy the model again, or take an earlier checkpoint")
     return model.to(device).eval(), load_tokenizer(path, model)
@@ -177,7 +197,7 @@ def check_weights(folder: Path) -> None:
     Raises:
         ValueError: if a file is missing or damaged; the message names the folder or the file.
     """
-    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+    if not any((folder / name).is_file() for name in ("config.json", ADAPTER)):
         raise ValueError(f"model={str(folder)!r} holds no config.json; give a model's folder")
     for file in sorted(folder.glob("*.json")):
         try:
@@ -186,7 +206,7 @@ def check_weights(folder: Path) -> None:
             raise ValueError(f"{file} is damaged ({error}); copy the model again") from error
         if not isinstance(found, dict) and file.name in (*OBJECTS, *TOKENIZERS):
             raise ValueError(f"{file} is damaged (it is no JSON object); copy the model again")
-    wanted = ADAPTERS if (folder / "adapter_config.json").is_file() else WEIGHTS
+    wanted = ADAPTERS if (folder / ADAPTER).is_file() else WEIGHTS
     if not any(folder.glob(wanted)):
         if pickled := next(folder.glob("*.bin"), None):
             raise ValueError(
@@ -269,7 +289,7 @@ def beyond_positions(positions: int | None, args: AlignOPSDConfig) -> str:
 
 def positions_of(name: str) -> int | None:
     """Returns the number of positions in a model's ``config.json``; `None` if it states none."""
-    content = read_json(Path(resolve_model(name)).expanduser() / "config.json") or {}
+    content = read_json(Path(base_of(name) or resolve_model(name)).expanduser() / "config.json") or {}
     return content.get("text_config", content).get("max_position_embeddings")
 
 

@@ -96,7 +96,7 @@ def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:
         ValueError: if it is damaged, or holds something else; names the file and the line.
     """
     path = Path(path)
-    return _object(path.read_bytes(), path) if path.is_file() else None
+    return _object(_content(path), path) if path.exists() else None
 
 
 def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
@@ -107,8 +107,14 @@ def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
         ValueError: if it is damaged; names the file and the line.
     """
     path = Path(path)
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    lines = _content(path).split(b"\n")[:-1] if path.exists() else []
     return [_object(line, path, number) for number, line in enumerate(lines)]
+
+
+def _content(path: Path) -> bytes:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, where a file is read; move it away to go on without it")
+    return path.read_bytes()
 
 
 def _object(text: bytes, path: Path, before: int = 0) -> dict[str, Any]:

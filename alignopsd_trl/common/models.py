@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from alignopsd_trl.common.files import whole_json
 from alignopsd_trl.common.offline import OFFLINE_MODEL, smollm2
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _DATA = Path(__file__).parents[1] / "data"
@@ -34,6 +37,51 @@ def resolve_model(name: str) -> str:
     if name == OFFLINE_MODEL:
         return str(smollm2())
     return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name
+
+
+ADAPTER = "adapter_config.json"
+
+
+def base_of(name: str) -> str | None:
+    """Returns the model under the adapter of a folder, of a LoRA run or of a checkpoint in it: a folder or a Hub id.
+    `None` for whole weights, and for a Hub id.
+
+    Raises:
+        ValueError: if the folder names no base, or one that is neither here nor a possible Hub id.
+    """
+    folder = Path(resolve_model(name)).expanduser()
+    if not (folder / ADAPTER).is_file():
+        return None
+    base = str((whole_json(folder / ADAPTER) or {}).get("base_model_name_or_path") or "")
+    told = f"model={name!r} is an adapter, and its base {base!r} in {ADAPTER}"
+    if not base:
+        raise ValueError(f"{told} is not named; write the base's folder or Hub id there")
+    shipped = [path for path in SHIPPED_MODELS.values() if Path(base).parts[-2:] == path.parts[-2:]]  # elsewhere
+    near = [above / base for above in (folder.absolute(), *folder.absolute().parents)]
+    found = next((one for one in (Path(resolve_model(base)).expanduser(), *near, *shipped) if one.is_dir()), None)
+    if found is None and (base.count("/") > 1 or base.startswith((".", "/", "~"))):
+        raise ValueError(f"{told} is not here; bring it back, or write its place there")
+    if found is not None and (found / ADAPTER).is_file():
+        raise ValueError(f"{told} is an adapter too; merge it (peft's merge_and_unload) and save the whole model there")
+    return base if found is None else str(found)
+
+
+def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> PeftModel:
+    """Puts the adapter of a folder on its base.
+
+    Raises:
+        ValueError: if it can't be read, is not of this base, or is no adapter of layers.
+    """
+    from peft import PeftModel
+
+    folder = Path(resolve_model(name)).expanduser()
+    with unreadable(folder, "adapter"), warnings.catch_warnings():
+        warnings.filterwarnings("error", "Found missing adapter keys")
+        adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=trains)
+        if adapted.active_peft_config.is_prompt_learning:
+            raise ValueError("it is of learnt prompts, which turn rows can't carry; train a LoRA adapter")
+    adapted.active_peft_config.base_model_name_or_path = model.name_or_path  # as found, for the folder that is saved
+    return adapted
 
 
 @contextmanager

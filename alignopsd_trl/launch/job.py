@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trl import ModelConfig, get_quantization_config
+from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from alignopsd_trl.checks.intended import Intended, changes_nothing, check, check_hub
 from alignopsd_trl.checks.loading import beyond_positions, positions_of
 from alignopsd_trl.checks.tasks import TRIED, refuse_stream, trained_on
-from alignopsd_trl.common.files import plain
-from alignopsd_trl.common.models import resolve_model
+from alignopsd_trl.common.files import plain, whole_json
+from alignopsd_trl.common.models import ADAPTER, base_of, resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import UNMADE, Suite
@@ -43,6 +43,10 @@ from alignopsd_trl.runs.provenance import configuration_of, weights_checksum
 from alignopsd_trl.runs.state import PREFIX, RunFolderError
 from alignopsd_trl.scoring.prefix_cache import SHARE
 from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
+
+OF_AN_ADAPTER = {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora", "use_dora")}
+OF_AN_ADAPTER |= {"lora_r": "r", "lora_target_modules": "target_modules"}
+"""Settings of a recipe -> their names in an adapter's own file."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,26 @@ class Job:
         return get_quantization_config(self.model)
 
     @property
+    def peft_config(self) -> Any:
+        """Returns PEFT's config of a new adapter; `None` without one, and for a policy that is an adapter already.
+
+        Raises:
+            ValueError: for settings that such an adapter was not made with.
+        """
+        if base_of(self.policy) is None:
+            return get_peft_config(self.model)
+        own, usual = whole_json(Path(resolve_model(self.policy)) / ADAPTER) or {}, ModelConfig()
+        for name, key in OF_AN_ADAPTER.items():
+            given, there = getattr(self.model, name), own.get(key)
+            same = given == there if not isinstance(given, list) else set(given) == {*(there or ())}
+            if given not in (getattr(usual, name), "all-linear") and not same:
+                raise ValueError(
+                    f"--{name} {given}: model={self.policy!r} is an adapter of {there}, which goes on training; leave "
+                    "it out, or merge the adapter (peft's merge_and_unload) and name the whole model"
+                )
+        return None
+
+    @property
     def bank(self) -> str | None:
         """Returns the name of the skill bank; `None` if nothing in the run reads skills."""
         method = get_method(self.args.method)(self.args)
@@ -137,7 +161,7 @@ class Job:
                 factory=self.suite.factory,
                 elsewhere=recipe.plan_for is not None or recipe.gpu_gib is not None,
                 quantization=self.quantization,
-                adapter=self.model.use_peft,
+                adapter=self.peft_config is not None,
             )
         )
         if recipe.trajectories_hub_repo:

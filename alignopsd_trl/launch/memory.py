@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.checks.loading import check_quantised, model_of
-from alignopsd_trl.common.models import resolve_model, unreadable
+from alignopsd_trl.common.models import base_of, resolve_model, unreadable
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
@@ -33,13 +33,15 @@ def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
         OSError: if the name is neither in the table nor a folder with a config.
         ValueError: if transformers can't make the model, or if the folder's weights are quantised.
     """
-    known = {one.hub_id: one for one in BACKBONES.values()}
+    known, name = {one.hub_id: one for one in BACKBONES.values()}, base_of(name) or name
     return known[name] if name in known else shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
 
 
 @cache
 def config_of(name: str, trust_remote_code: bool = False) -> Any:
-    """Returns the configuration of a model of the table, or of a folder; raises as `backbone`."""
+    """Returns the configuration of a model of the table, or of a folder, of an adapter that of its base; raises as
+    `backbone`."""
+    name = base_of(name) or name
     for known in BACKBONES.values():
         if known.hub_id == name:
             return published(known)
@@ -150,10 +152,11 @@ def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Laun
         ValueError: as `check_quantised`, or if PEFT refuses the adapter.
     """
     number = 2 if model.dtype in ("bfloat16", "float16") else 4
+    adapts = model.use_peft or base_of(str(model.model_name_or_path)) is not None
     bits = {name: getattr(model, name) for name in ("load_in_4bit", "load_in_8bit")}
     if any(bits.values()):
-        check_quantised(bits, args, model.use_peft, elsewhere=True, processes=launch.processes)
-    if not model.use_peft:
+        check_quantised(bits, args, adapts, elsewhere=True, processes=launch.processes)
+    if not adapts:
         masters = launch.strategy in ("FSDP2", "ZeRO-2", "ZeRO-3")  # they train float32 weights
         return Loading(number, 1.0, 4 if masters else number, number_bytes=number)
     empty = _empty(config, args.trust_remote_code)
@@ -167,7 +170,10 @@ def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Laun
 
 def _adapter(empty: Any, model: ModelConfig) -> int:
     chosen: Any = get_peft_config(model)  # says it where PEFT is not installed
-    from peft import get_peft_model
+    from peft import PeftConfig, get_peft_model
+
+    if base_of(str(model.model_name_or_path)) is not None:
+        chosen = PeftConfig.from_pretrained(resolve_model(str(model.model_name_or_path)))
 
     try:
         with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # of the weights that it has not got

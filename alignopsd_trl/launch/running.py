@@ -13,7 +13,6 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
-from trl import get_peft_config
 
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.common.models import resolve_model
@@ -31,7 +30,8 @@ from alignopsd_trl.records import write_records
 from alignopsd_trl.results.card import facts_of, model_card
 from alignopsd_trl.results.hub import PushFailed, push_run, push_trajectories
 from alignopsd_trl.results.summary import Estimate, mean_score
-from alignopsd_trl.runs.folder import LOG_FILE, TRAIN, RunFolder, claim_together, claimed
+from alignopsd_trl.runs.files import LOG_FILE, SCHEMAS
+from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together, claimed
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.runs.state import MARK, RESULTS_FILE, RUN_FILE
@@ -40,9 +40,6 @@ from alignopsd_trl.training.console import columns
 
 if TYPE_CHECKING:
     from alignopsd_trl.trainer import AlignOPSDTrainer
-
-
-SCHEMA = 2  # of results.json
 
 
 def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -> dict[str, Any]:
@@ -118,7 +115,7 @@ def _trainer(job: Job) -> Any:
         eval_dataset=Dataset.from_list([dict(row) for row in job.panel]) if args.eval_strategy != "no" else None,
         skill_bank=job.bank,
         encoder=job.encoder,
-        peft_config=get_peft_config(model),
+        peft_config=job.peft_config,
         quantization_config=job.quantization,
     )
     strange = foreign_bank(trainer.skill_bank, job.suite)
@@ -201,7 +198,7 @@ def _results(
     before, after = evaluations.results.get("before"), evaluations.results["after"]
     facts, name = facts_of(trainer, before, after), job.policy
     content = facts | {
-        "schema": SCHEMA,
+        "schema": SCHEMAS[RESULTS_FILE],
         "run": folder.id,
         "sessions": folder.sessions,
         "model": {"name": name, "revision": job.model.model_revision, "checksum": weights_checksum(name)},

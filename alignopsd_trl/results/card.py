@@ -23,16 +23,16 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from alignopsd_trl.common.command import words
-from alignopsd_trl.common.files import plain, whole_json, write_text
+from alignopsd_trl.common.files import plain, write_text
 from alignopsd_trl.common.literals import literal
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.common.progress import escaped
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.loading import loaded_as
-from alignopsd_trl.records import read_records
 from alignopsd_trl.results.summary import Estimate
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.provenance import code_checksum, machine, model_name, versions, weights_checksum
+from alignopsd_trl.runs.reading import records_of, results_of
 from alignopsd_trl.skills import skill_budget
 
 TEMPLATES = Environment(
@@ -226,7 +226,7 @@ EPISODE = ["step", "task", "task_id", "rollout", "category", "task_text", "rewar
 
 def write_dataset(run: Path, target: Path) -> None:
     """Writes a run's trajectories for the Hub's viewer: ``turns`` and ``episodes`` as parquet, and ``README.md``."""
-    results, frame = whole_json(run / "results.json") or {}, read_records(run / "trajectories")
+    results, frame = results_of(run), records_of(run)
     turns = frame[frame.turn.notna()]
     counts = frame.groupby(["step", "task", "rollout"]).turn.transform("count").rename("turns")
     episodes = frame[EPISODE].join(counts).drop_duplicates(["step", "task", "rollout"])

@@ -19,17 +19,15 @@ from typing import Any
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
-from alignopsd_trl.common.files import read_json, write_text
+from alignopsd_trl.common.files import whole_json, write_text
+from alignopsd_trl.common.models import ADAPTER, base_of
 from alignopsd_trl.common.options import path_as_given
-from alignopsd_trl.results.card import model_card, trainer_results, write_dataset
-from alignopsd_trl.runs.folder import MODEL_FILES, TRAIN
-from alignopsd_trl.runs.owned import owned
-
-ADAPTER = "adapter_config.json"
-OF_A_MODEL = (*MODEL_FILES, "added_tokens.json", "*.model", "*.py")
-OF_A_RUN = (*OF_A_MODEL, "README.md", "results.json", "evaluation_*.json")
-"""Files that go into the model's repository. All others in a run's folder (trajectories, the viewer's pages, a
-tracker's files, pickled arguments, your notes) stays there."""
+from alignopsd_trl.results.card import is_hub_id, model_card, trainer_results, write_dataset
+from alignopsd_trl.runs.files import OF_A_MODEL, OF_A_RUN
+from alignopsd_trl.runs.folder import TRAIN
+from alignopsd_trl.runs.owned import foreign, notes, owned
+from alignopsd_trl.runs.reading import results_of
+from alignopsd_trl.runs.state import RESULTS_FILE, RUN_FILE
 
 
 class PushFailed(RuntimeError):
@@ -59,11 +57,18 @@ def push_run(
 
     Raises:
         FileNotFoundError: if the run isn't finished.
+        ValueError: if a file is not as the run wrote it; names the file.
         PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
     """
     folder = _finished(folder)
+    for name in sorted(notes(folder).keys() - {"README.md", RUN_FILE}):
+        file = folder / name
+        if any(file.match(one) for one in OF_A_RUN) and (not file.is_file() or foreign([file], TRAIN)):
+            how = "is not as the run wrote it" if file.is_file() else "is gone"
+            raise ValueError(f"{file} {how}; bring it back, or resume the run, which writes the model anew")
     again = f"alignopsd push {folder} {shlex.quote(repository)}"
     instead = partial(_card, licence, base_model)
+    instead(folder, repository)  # raises before anything is made on the Hub
     return str(push_files(folder, repository, again, token, private, OF_A_RUN, instead, base_model).commit_url)
 
 
@@ -83,19 +88,26 @@ def push_trajectories(
 
 def _finished(folder: str | os.PathLike) -> Path:
     folder = Path(folder)
-    if read_json(folder / "results.json") is None:
-        raise FileNotFoundError(f"no finished run in {folder}: it has no results.json; resume the run first")
+    if not (results := results_of(folder)):
+        raise FileNotFoundError(f"no finished run in {folder}: it has no {RESULTS_FILE}; resume the run first")
+    for name in ("config", "model", "recipe", "after"):
+        if not isinstance(results.get(name), dict):
+            raise ValueError(f"{folder / RESULTS_FILE} has no {name!r}, and is not of a run; name a run's folder")
     return folder
 
 
 def _card(licence: str | None, base_model: str | None, folder: Path, repository: str) -> dict[str, bytes]:
     """Returns the card for the repository, which loads the model by the repository's id; a card that was edited by hand
     stays as it is."""
-    results = read_json(folder / "results.json")
-    hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
-    written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
-    edited = (folder / "README.md").is_file() and (folder / "README.md").read_text(encoding="utf-8") != written
-    return {} if edited else {"README.md": model_card(results, repository, licence, base_model=base_model).encode()}
+    results, readme = results_of(folder), folder / "README.md"
+    try:
+        hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
+        written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
+        edited = readme.is_file() and readme.read_bytes() != written.encode()
+        return {} if edited else {"README.md": model_card(results, repository, licence, base_model=base_model).encode()}
+    except (LookupError, TypeError, AttributeError) as error:  # it holds less than a run writes
+        problem = f"{folder / RESULTS_FILE} is not as a run writes it ({type(error).__name__}: {error})"
+        raise ValueError(f"{problem}; bring it back, or resume the run, which writes it anew") from error
 
 
 def push_files(
@@ -154,13 +166,13 @@ def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str)
     """Returns the config of an adapter with its base, which must be on the Hub."""
     if ADAPTER not in files:
         return {}
-    config = read_json(files[ADAPTER])
-    base = base_model or config["base_model_name_or_path"]
-    if Path(base).is_dir():
+    config = whole_json(files[ADAPTER]) or {}
+    base = base_model or str(config.get("base_model_name_or_path") or "")
+    if not is_hub_id(base) or (not base_model and Path(str(base_of(str(files[ADAPTER].parent)))).is_dir()):
         raise PushFailed(
             f"nothing was pushed to {repository!r}: it is an adapter, and its base is a folder of this machine, "
-            f"{base}. If the Hub has that model, push with alignopsd push RUN REPOSITORY --base_model ID; if not, "
-            "merge the adapter into it (peft's merge_and_unload) and push the whole model"
+            f"{base or 'which it does not name'}. If the Hub has that model, push with alignopsd push RUN REPOSITORY "
+            "--base_model ID; if not, merge the adapter into it (peft's merge_and_unload) and push the whole model"
         )
     return {ADAPTER: json.dumps(config | {"base_model_name_or_path": base}, indent=2).encode()}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import socket
 import uuid
@@ -20,9 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.common.files import json_line, plain, read_json, sweep_partials, write_json, write_text
+from alignopsd_trl.runs.files import (
+    COMPLETIONS,
+    LOG_FILE,
+    MARKS,
+    OF_CHECKPOINTS,
+    RECORDS,
+    SCHEMAS,
+    TRAJECTORIES,
+    patterns,
+    record_sizes,
+)
 from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
 from alignopsd_trl.runs.provenance import FREE_ON_RESUME, code_checksum, differences, shown, versions
-from alignopsd_trl.runs.sizes import SIZES_FILE
 from alignopsd_trl.runs.state import (
     ENDED,
     LIST_FILE,
@@ -30,34 +39,20 @@ from alignopsd_trl.runs.state import (
     RELEASED,
     RESULTS_FILE,
     RUN_FILE,
-    STATE_FILE,
     RunFolderError,
     broken_off,
     damage,
     has_ended,
     is_numbered,
     is_whole,
+    load_state,
     lock,
     read_run,
     update_of,
     whole_checkpoints,
 )
 
-LOG_FILE = "log.jsonl"
-_RECORDS = re.compile(r"(?:step|completions)_(\d+)(?:_round\d+)?(?:_rank\d+)?\.parquet")
-_WRITTEN = (
-    RESULTS_FILE,
-    *(f"evaluation_{when}.{kind}" for when in ("before", "after") for kind in ("json", "parquet")),
-)
-_FOLDERS = ("trajectories", "completions")
-_OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
-BEST_FILE = "held_out_best.weights"
-_LEFT = (*_WRITTEN, LOG_FILE, BEST_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
-MODEL_FILES = (
-    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", SIZES_FILE),
-)
-_SHARED = (*MODEL_FILES, "training_args.bin", "README.md")
+_FOLDERS = (TRAJECTORIES, COMPLETIONS)
 TRAIN = "train"
 """The command that writes a run, in the notes of its folder."""
 
@@ -119,7 +114,8 @@ class RunFolder:
                 _tell_of_unfinished(path, checkpoint, say)
             else:
                 clear(path)
-            run = run or {"schema": 1, "id": uuid.uuid4().hex[:12], "configuration": configuration, "sessions": []}
+            run = run or {"schema": SCHEMAS[RUN_FILE], "id": uuid.uuid4().hex[:12], "sessions": []}
+            run.setdefault("configuration", configuration)
             session = _session(checkpoint)
             _tell_of_changes(run, configuration, session, say)
             run |= {"configuration": configuration, "sessions": [*run["sessions"], session]}
@@ -163,20 +159,54 @@ class RunFolder:
         are missing up to this update come from the checkpoint, which has them all."""
         if not self.writes:
             return
-        for file in (self.path / "trajectories").iterdir() if (self.path / "trajectories").is_dir() else ():
-            if not (ours := _RECORDS.fullmatch(file.name)):
-                say(f"{file} is no file of this run; it stays")
-            elif int(ours[1]) >= update:
-                file.unlink()
+        for name, first in ((TRAJECTORIES, update), (COMPLETIONS, update + 1)):  # TRL counts a table's own update
+            for file in sorted((self.path / name).glob("*")):
+                if not (ours := RECORDS.fullmatch(file.name)):
+                    say(f"{file} is no file of this run; it stays")
+                elif int(ours["step"]) >= first:
+                    file.unlink()
+        self._tell_of_records(update, say)
+        self._mend_log(update, say)
+
+    def _tell_of_records(self, update: int, say: Callable[[str], None]) -> None:
+        """Says which files of trajectories are not those of the checkpoint's list."""
+        listed, found = load_state(self.resume).get("records") or {}, record_sizes(self.path, update)
+        names = {
+            "is gone": listed.keys() - found.keys(),
+            "is not as it was saved": {name for name in listed.keys() & found.keys() if listed[name] != found[name]},
+            "was not written by this run": found.keys() - listed.keys() if listed else (),
+        }
+        for told, some in names.items():
+            if some:
+                more = f" (and {len(some) - 1} more)" if len(some) > 1 else ""
+                remedy = "move it away" if told.startswith("was") else "bring it back, or the run goes on without it"
+                say(f"{self.path / TRAJECTORIES / min(some)} {told}{more}; {remedy}")
+
+    def _mend_log(self, update: int, say: Callable[[str], None]) -> None:
+        """Cuts the log to an update; lines that are not those of the checkpoint's log are replaced by these."""
         log = self.path / LOG_FILE
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         kept = [line for line in text.splitlines() if _update_of(line) <= update]
-        history = [one for one in self._state.get("log_history", ()) if "train_runtime" not in one]
-        if lost := max(len(history) - len(kept), 0):
-            kept = [json_line({"step": one["step"], **one}) for one in history]
-            say(f"{log} was cut short: {lost} of {len(kept)} lines up to update {update} were gone, now written anew")
+        known = [one for one in self._state.get("log_history", ()) if "train_runtime" not in one]
+        history = [json_line({"step": one["step"], **one}) for one in known]
+        if told := _foreign_lines([*map(json.loads, kept)], [*map(json.loads, history)], update):
+            kept = history
+            say(f"{log} {told}, now written anew")
         if text or kept:
             write_text(log, "".join(line + "\n" for line in kept))
+
+
+def _foreign_lines(lines: Sequence[Any], history: Sequence[Any], update: int) -> str:
+    """Returns how a log's lines up to an update differ from a checkpoint's history; empty if they don't, or if there is
+    no history. An evaluation after the checkpoint has a line of its own."""
+    later = lines[len(history) :]
+    if not history or (
+        lines[: len(history)] == history and all(one["step"] == update and one not in history for one in later)
+    ):
+        return ""
+    if lost := max(len(history) - len(lines), 0):
+        return f"was cut short: {lost} of {len(history)} lines up to update {update} were gone"
+    return f"held other lines up to update {update} than this run logged (doubled, out of order or changed)"
 
 
 @dataclass(frozen=True)
@@ -195,6 +225,8 @@ class Left:
                 f"{self.path / RUN_FILE} is damaged, and says no more which run this is; bring it back, choose another "
                 "output_dir, or overwrite_output_dir=True removes the run"
             )
+        if self.run and (stated := self.run.get("schema", 1)) != SCHEMAS[RUN_FILE]:
+            return f"{self.path / RUN_FILE} is of schema {stated!r}, of another version; choose another output_dir"
         if self.run and wanted(resume):
             return self._refusal_of_resume(self.run, configuration)
         if not self.anything:
@@ -238,18 +270,17 @@ class Left:
 def look(path: Path) -> Left:
     """Returns the content of a folder; changes nothing."""
     run = read_run(path)
-    states = (f"checkpoint-*/{name}" for name in _OF_CHECKPOINTS)
-    anything = any(any(path.glob(pattern)) for pattern in (*_WRITTEN, *states))
-    anything |= any(_RECORDS.fullmatch(one.name) for name in _FOLDERS for one in path.glob(f"{name}/*"))
+    anything = any(any(path.glob(pattern)) for pattern in MARKS)
+    anything |= any(RECORDS.fullmatch(one.name) for name in _FOLDERS for one in path.glob(f"{name}/*"))
     return Left(path, run, whole_checkpoints(path), anything)
 
 
 def strangers(path: Path) -> str:
     """Returns a message about files in a run's places that no run wrote there; empty without any."""
-    shared = [one for pattern in _SHARED for one in sorted(path.glob(pattern))]
-    found = foreign(shared, TRAIN)
+    shared = [one for pattern in patterns("replaced") for one in sorted(path.glob(pattern))]
+    found = [*foreign(shared, TRAIN), *(path / name for name in _FOLDERS if (path / name).is_file())]
     if RUN_FILE not in notes(path):
-        left = [one for pattern in _LEFT for one in sorted(path.glob(pattern))]
+        left = [one for pattern in patterns("goes") for one in sorted(path.glob(pattern))]
         left = [one for one in left if one.is_file() or any(one.iterdir())]
         found = [] if read_run(path) else [*found, *left]  # of nobody's run
     remedy = "nothing is replaced: move it away, or choose another output_dir"
@@ -258,17 +289,17 @@ def strangers(path: Path) -> str:
 
 def clear(path: Path) -> None:
     """Removes the files of a run; other files of the folder stay."""
-    _take_away(path, _LEFT, _remove)
+    _take_away(path, patterns("goes"), _remove)
 
 
 def _remove(found: Path) -> None:
     """Removes a file, or the files of a folder that the run wrote, and the folder once it is empty."""
-    if found.is_dir() and found.name not in _FOLDERS and not any((found / name).exists() for name in _OF_CHECKPOINTS):
+    if found.is_dir() and found.name not in _FOLDERS and not any((found / name).exists() for name in OF_CHECKPOINTS):
         return
     listed = read_json(found / LIST_FILE) or {}
     for file in [one for one in found.rglob("*") if not one.is_dir()] if found.is_dir() else [found]:
         name = file.relative_to(found).as_posix()
-        written = _RECORDS.fullmatch(name) if found.name in _FOLDERS else not listed or name in (*listed, LIST_FILE)
+        written = RECORDS.fullmatch(name) if found.name in _FOLDERS else not listed or name in (*listed, LIST_FILE)
         if written:
             file.unlink()
     for folder in sorted([one for one in (found, *found.rglob("*")) if one.is_dir()], reverse=True):
@@ -283,7 +314,7 @@ def set_aside(path: Path) -> Path:
     place.mkdir()
     if (whole / NOTES).is_file():
         shutil.copy(whole / NOTES, place)
-    _take_away(whole, (*_SHARED, *_LEFT), lambda found: shutil.move(found, place / found.name))
+    _take_away(whole, patterns("replaced", "goes"), lambda found: shutil.move(found, place / found.name))
     return place
 
 

@@ -113,11 +113,13 @@ def list_files(checkpoint: Path) -> None:
 
 
 def damage(checkpoint: Path, run: str | None = None) -> str | None:
-    """Returns the first reason why a checkpoint can't be resumed; `None` if it can, or if it has no
-    list of its files."""
+    """Returns the first reason why a checkpoint can't be resumed; `None` if it can. One without a list of its files is
+    judged by what transformers will read of them."""
     listed = read_json(checkpoint / LIST_FILE)
     if not (listed and isinstance(listed, dict)) and (checkpoint / LIST_FILE).exists():
         return f"{checkpoint / LIST_FILE} is damaged (it can't be read)"
+    if listed is None and (strange := _strange(checkpoint)):
+        return f"{strange}, and no {LIST_FILE} lists it, as this run writes it last: the checkpoint is of elsewhere"
     for file, saved in ((checkpoint / name, saved) for name, saved in (listed or {}).items()):
         if not file.is_file():
             return f"{file} is damaged (it is gone)"
@@ -125,6 +127,30 @@ def damage(checkpoint: Path, run: str | None = None) -> str | None:
             return f"{file} is damaged (size and checksum were {saved} and are {found})"
     other = load_state(checkpoint).get("run")
     return f"{checkpoint} is of another run ({other}; this one is {run})" if run and other not in (None, run) else None
+
+
+def _strange(checkpoint: Path) -> str:
+    """Returns which file of a checkpoint torch or safetensors will not read, from its header alone; empty for none."""
+    from safetensors import SafetensorError, safe_open
+    from torch.serialization import get_unsafe_globals_in_checkpoint
+    from transformers.trainer_pt_utils import safe_globals
+
+    kinds = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth pytorch_model*.bin adapter_model.bin"
+    for file in sorted(one for kind in kinds.split() for one in checkpoint.glob(kind)):
+        try:
+            with safe_globals():
+                named = get_unsafe_globals_in_checkpoint(file)
+        except (ValueError, RuntimeError):
+            return f"{file} is no state that torch saved"
+        if named:
+            return f"{file} holds code ({named[0]})"
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        try:
+            with safe_open(file, "numpy"):
+                pass
+        except SafetensorError:
+            return f"{file} is cut short or damaged"
+    return ""
 
 
 def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:

@@ -19,6 +19,7 @@ from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.rollout.sampler import SamplerDown
+from alignopsd_trl.runs.files import TRAJECTORIES, record_sizes
 from alignopsd_trl.runs.folder import TRAIN, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.owned import begin, note
@@ -124,7 +125,8 @@ class Checkpoints(TrainerCallback):
                     (self.folder(update) / old).unlink(missing_ok=True)
                 phases, failed = dict(self.phases.total), self.failed.recent
                 state = {"seconds": self.seconds.total["training"], "phases": phases, "failed": failed}
-                save_state(self.folder(update), state | {"run": self.run})
+                records = record_sizes(self.output_dir, update)
+                save_state(self.folder(update), state | {"run": self.run, "records": records})
             self.processes.wait()
             yield
             if self.processes.process == 0:
@@ -191,7 +193,7 @@ def session(trainer: Any, resume: str | bool | None) -> Generator[RunFolder]:
     try:
         yield folder
         folder.end()
-        if folder.writes and any(folder.path.glob("trajectories/*.parquet")):
+        if folder.writes and any(folder.path.glob(f"{TRAJECTORIES}/*.parquet")):
             print(f"where the credit went: alignopsd view {path_as_given(folder.path)}", flush=True)
     finally:
         folder.release()

@@ -6,12 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
 from alignopsd_trl.common.process_group import ProcessGroup
-from alignopsd_trl.config import BEST
+from alignopsd_trl.config import BEST, VARIANCE
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.records import turn_records
 from alignopsd_trl.results.play import check_played, play_panel
@@ -62,16 +63,23 @@ class Panels:
         return replace(result, records=tuple(said))
 
     def metrics(
-        self, rows: Sequence[Mapping[str, Any]], name: str, skills: bool, temperature: float
+        self, rows: Sequence[Mapping[str, Any]], name: str, skills: bool, temperature: float, variance: bool = False
     ) -> dict[str, float]:
         """Plays rows as `evaluate` does and returns the metrics of their episodes, equal on each process.
 
         The metric `BEST`, for choosing a checkpoint, is the success or, where that is unknown, the score. It is absent
-        where both are: reward models score no evaluation.
+        where both are: reward models score no evaluation. `VARIANCE`, on request, is that of `BEST` over episodes.
         """
-        found = means(gather_object([rollout_sums(self._play(rows, name, skills, temperature, seed=0))]))
+        played = self._play(rows, name, skills, temperature, seed=0)
+        found = means(gather_object([rollout_sums(played)]))
         known = [one for one in ("episodes/success", "episodes/score") if one in found]
-        return {BEST: found[known[0]], **found} if known else found
+        if not known:
+            return found
+        best = {BEST: found[known[0]]}
+        if variance:
+            values = gather_object([one.won if "success" in known[0] else one.score for one in played])
+            best[VARIANCE] = fmean((value - best[BEST]) ** 2 for value in values)
+        return best | found
 
     def warn_of_trained(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Prints once if tasks of an evaluation are trained on."""

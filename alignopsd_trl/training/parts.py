@@ -21,7 +21,7 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.adapters import AdaptedEnvironment
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.rollout.episode import no_skills
-from alignopsd_trl.runs.folder import LOG_FILE
+from alignopsd_trl.runs.files import LOG_FILE
 from alignopsd_trl.runs.health import FailedShare
 from alignopsd_trl.sampling.backend import Backend, Samplers
 from alignopsd_trl.sampling.trl_engine import EngineBackend, OwnBackend

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from alignopsd_trl.common.files import full_disk_named, json_line
 from alignopsd_trl.common.process_group import ProcessGroup
+from alignopsd_trl.common.progress import cut
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.records import TokenTexts, merge_types, record_schema, trace_types, turn_records, write_records
@@ -21,6 +23,7 @@ from alignopsd_trl.rollout.conversations import note_of_breaks
 from alignopsd_trl.rollout.metrics import conversation_metrics, privileged_metrics, rollout_metrics
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.runs.files import TRAJECTORIES
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.runs.state import RUN_FILE
 from alignopsd_trl.training.console import show_note
@@ -84,7 +87,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
-        self._told_of_breaks = False
+        self._told_of_breaks, self._told_of_skills = False, False
         self._decays = {
             "privileged/success": Decay("privileged success", lambda first: first / 2),
             GAP_OF_WON: Decay("the gap of won turns", lambda first: min(first, 0.0) - LOST_GAP, digits=3),
@@ -104,6 +107,7 @@ class Recorder:
             found |= conversation_metrics(played.trajectories)
             self._tell_of_breaks(played.trajectories)
         self._warn_of_teacher(self.metrics("train", found | dict(counters)))
+        self._tell_of_skills(played.trajectories)
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
         self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
@@ -119,6 +123,16 @@ class Recorder:
                 show_note(
                     f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
                 )
+
+    def _tell_of_skills(self, trajectories: Sequence[Trajectory]) -> None:
+        """Prints once that siblings have different skills, as those whose openings differ may have."""
+        for one, other in () if self._told_of_skills else pairwise(sorted(trajectories, key=lambda one: one.task)):
+            if one.task == other.task and one.skill_text != other.skill_text and not one.failed and not other.failed:
+                self._told_of_skills = True
+                if self.processes.process == 0:
+                    texts = f"{cut(one.skill_text, 60)!r} and {cut(other.skill_text, 60)!r}"
+                    show_note(f"siblings of task {one.task!r} have different skills, {texts}, as their openings differ")
+                return
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Prints once the remedy for a chat template that keeps the turns of a dialogue from sharing a row."""
@@ -144,7 +158,7 @@ class Recorder:
         self._written = step, count
         part = f"_round{count:03d}" if count > 1 else ""
         name = f"step_{step:06d}{part}_rank{self.processes.process:03d}.parquet"
-        return Path(self.config.output_dir) / "trajectories" / name
+        return Path(self.config.output_dir) / TRAJECTORIES / name
 
 
 class SecondsOfRounds(TrainerCallback):

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model, patch_environment
-from transformers import PreTrainedConfig
+from transformers import AutoTokenizer, PreTrainedConfig
 from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
 from trl.trainer import grpo_trainer
+from trl.trainer.utils import create_model_from_path
 
 from alignopsd_trl.checks.loading import settle_quantised
 from alignopsd_trl.common import strategies
+from alignopsd_trl.common.models import available, base_of, with_adapter
 from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.sampling.loop import tell_left_out
@@ -45,8 +47,34 @@ def loaded_whole() -> Generator[None]:
             deepspeed.set_hf_deepspeed_config(config)
 
 
+def with_own_adapter(
+    model: Any, args: AlignOPSDConfig, tokenizer: Any, quantization: Any, peft_config: Any
+) -> tuple[Any, Any]:
+    """Returns the model that TRL gets and its tokenizer. A folder of an adapter, as a LoRA run leaves, is loaded on its
+    base, as TRL loads a model, and goes on training. Anything else stays as it is.
+
+    Raises:
+        ValueError: for a further adapter; if the adapter or its base can't be loaded.
+    """
+    base = base_of(model) if isinstance(model, str) else None
+    if base is None:
+        return model, tokenizer
+    if peft_config is not None:
+        raise ValueError(
+            f"peft_config with model={model!r}, an adapter that goes on training with settings of its own: leave "
+            "peft_config out, or merge the adapter (peft's merge_and_unload), save the whole model and name that"
+        )
+    options: dict[str, Any] = {"trust_remote_code": args.trust_remote_code} | as_mapping(args.model_init_kwargs)
+    options |= {"device_map": None} if args.world_size > 1 else {}
+    options |= {} if quantization is None else {"quantization_config": quantization}
+    with available(base):
+        adapted = with_adapter(create_model_from_path(base, **options), model, trains=True)
+    sides = {"truncation_side": "left", "padding_side": "left"}
+    return adapted, tokenizer or AutoTokenizer.from_pretrained(model, **sides)
+
+
 @contextlib.contextmanager
-def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
+def made_for_turns(args: AlignOPSDConfig, whole: bool, adapted: bool = False) -> Generator[None]:
     """Patches TRL while its part of a trainer is made. FSDP2 shards the reference as accelerate shards the policy:
     layer by layer, from rank 0's weights where other ranks hold zeros. TRL would shard each rank's own copy as one
     unit. TRL's own entropy bonus, a mean per micro-batch, stays off.
@@ -54,13 +82,15 @@ def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
     Args:
         whole: whether TRL loads the model, which must be whole on each process. It then gets no ``device_map``; TRL
             omits that for DDP and DeepSpeed, but not for FSDP.
+        adapted: whether the model was loaded by `with_own_adapter`, which has read ``model_init_kwargs``.
     """
     if whole and args.world_size > 1:
         args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), "device_map": None}
     adapters = (args.engine_options or {}).get("enable_lora", True)
     engine = AdapterEngine if adapters else grpo_trainer.VLLMGeneration
     ours = patched(grpo_trainer, prepare_fsdp=_shard_frozen, VLLMGeneration=engine)
-    with ours, engine_options(args.engine_options), patched(args, entropy_coef=0.0):
+    read = {"model_init_kwargs": None} if adapted else {}
+    with ours, engine_options(args.engine_options), patched(args, entropy_coef=0.0, **read):
         yield
 
 

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.common.files import json_lines, plain, whole_json
+from alignopsd_trl.common.files import plain
 from alignopsd_trl.common.statistics import bootstrap_mean, share_of_tasks
-from alignopsd_trl.records import read_file, read_records
+from alignopsd_trl.records import read_file
+from alignopsd_trl.runs.reading import content_of, log_of, records_of, results_of
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"
@@ -89,15 +90,17 @@ def read_run(folder: str | os.PathLike) -> Run:
 
     Raises:
         FileNotFoundError: if it holds no trajectories.
-        ValueError: if a file is damaged; names the file and the line.
+        ValueError: if a file is damaged, doubled or of another run; names the file.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"no run in {folder}: it is no folder; give the output_dir of a run")
-    frame = read_records(folder / "trajectories")
-    results = whole_json(folder / "results.json") or {}
-    history = results.get("history") or json_lines(folder / "log.jsonl")
-    evaluation = {when: whole_json(folder / f"evaluation_{when}.json") for when in ("before", "after")}
+    results = results_of(folder)
+    history = log_of(folder, results.get("history") or ())
+    frame = records_of(folder)
+    if lacking := [name for name in ("won", "score", "task_id") if name not in frame]:
+        raise ValueError(f"{folder} has no column {lacking[0]!r} in its trajectories, which every run records")
+    evaluation = {when: content_of(folder, f"evaluation_{when}.json") for when in ("before", "after")}
     files = {when: folder / f"evaluation_{when}.parquet" for when in ("before", "after")}
     dialogues = [read_file(file).assign(rollout=when) for when, file in files.items() if file.is_file()]
     panel = pd.concat([pd.DataFrame(), *dialogues], ignore_index=True)

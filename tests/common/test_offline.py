@@ -21,8 +21,9 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.adapters import ToolEnvironment
 from alignopsd_trl.environments.adapters.tools import schemas_of
 from alignopsd_trl.records import read_records
-from alignopsd_trl.results.hub import OF_A_MODEL, push_files
+from alignopsd_trl.results.hub import push_files
 from alignopsd_trl.rollout.reading import Reader
+from alignopsd_trl.runs.files import OF_A_MODEL
 
 ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGES = ("gguf", offline.MINILM)

@@ -176,6 +176,31 @@ class _Keys:
         raise ValueError
 
 
+class _Text:
+    """Has the text that a case gives it; its other parts can't be read."""
+
+    def __init__(self, text: Callable[[], Any]):
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text()
+
+    __repr__ = __str__
+
+
+class _Broken(dict):
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+
+class _Unreal(float):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("never")
+
+    __le__ = __ge__ = __float__ = __eq__  # type: ignore[assignment]
+    __hash__ = float.__hash__
+
+
 def _deep(levels: int) -> Any:
     return [_deep(levels - 1)] if levels else []
 
@@ -195,6 +220,16 @@ ODD: dict[str, tuple[dict[str, Any], str]] = {
     "a cycle": ({"info": CYCLE}, "or holds itself"),
     "depth": ({"info": {"a": _deep(200)}}, "Step.info has more than 32 levels"),
     "a number too long": ({"info": {"a": 10**9000}}, "can't be written as JSON"),
+    "an object whose text raises": (
+        {"info": {"a": [_Text(lambda: 1 / 0)]}},
+        "Step.info holds an object of _Text, whose repr raises ZeroDivisionError, whose text raises ZeroDivisionError",
+    ),
+    "an object whose text is none": ({"info": {"a": _Text(lambda: 3)}}, "whose text raises TypeError"),
+    "an object with a huge text": ({"info": {"a": _Text(lambda: LONG)}}, "an object of _Text of 262,145 characters"),
+    "a huge text below": ({"info": {"a": [LONG]}}, "Step.info holds a str of 262,145, at most 262,144 are taken"),
+    "a huge list": ({"info": {"a": [0] * 262_145}}, "Step.info holds a list of 262,145"),
+    "a dict that can't be read": ({"info": {"a": _Broken(x=1)}}, "RuntimeError: no items"),
+    "a number that can't be read": ({"reward": _Unreal(1.0)}, "which float(...) refuses: "),
 }
 """Values of the right type that no record holds."""
 BAD_STEPS |= {

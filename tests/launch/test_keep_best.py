@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from statistics import pvariance
 from typing import Any
 
 import pytest
 import torch
+from fakes.toy import ToyEnvironment, toy_dataset
 from fakes.trainers import make_trainer
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from alignopsd_trl.config import BEST, VARIANCE
+from alignopsd_trl.environments import Step, TaskPanel
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.keep_best import KeepBest
-from alignopsd_trl.runs.folder import BEST_FILE
+from alignopsd_trl.runs.files import BEST_FILE
+from alignopsd_trl.runs.health import RunStopped
+from alignopsd_trl.runs.state import RunFolderError
 
 
 def _weights(trainer: Any) -> dict[str, torch.Tensor]:
@@ -26,7 +34,7 @@ CHANCE, MORE = (0.5, 0.65, 0.67), (0.5, 0.65, 0.68)  # of 16 tasks; one standard
 
 @pytest.mark.parametrize(
     "won, kept",
-    [((0.9, 0.1, 0.2), 0), ((0.1, 0.5, 0.2), 1), ((0.1, 0.5, 0.5), 2), (CHANCE, 0), (MORE, 2), ((-1, 1, 0), 1)],
+    [((0.9, 0.1, 0.2), 0), ((0.1, 0.5, 0.2), 1), ((0.1, 0.5, 0.5), 2), (CHANCE, 0), (MORE, 2)],
 )
 def test_the_best_weights_stay(
     won: tuple[float, ...], kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
@@ -67,3 +75,90 @@ def test_held_out_tasks_are_not_trained_on(tmp_path: Path) -> None:
     assert len(names) == 3 and not names & set(job.tasks["task_id"])
     with pytest.raises(ValueError, match="held_out=100000 leaves none"):
         _ = Job.of(*parse("webshop_tiny", [*argv[:2], "--held_out", "100000"])).tasks
+
+
+SCORES = ((-5.0, 4.0), (-4.4, 4.0), (-3.0, 4.0))  # mean and variance of 16 tasks; one standard error is 0.71 above -5
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"), [(SCORES, 2), (SCORES[:2] * 2, 0), (((1.5, 0.0), (2.5, 0.0), (2.5, 9.0)), 2)]
+)
+def test_scores_are_compared_as_they_are_where_success_is_unknown(
+    found: Any, kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    trainer, told, seen = make_trainer(tmp_path, max_steps=2), iter(found), []
+
+    def metrics(*given: Any) -> dict[str, float]:
+        seen.append(_weights(trainer))
+        mean, variance = next(told)
+        return {BEST: mean, VARIANCE: variance, "episodes/score": mean}
+
+    monkeypatch.setattr(trainer.panels, "metrics", metrics)
+    trainer.add_callback(KeepBest(trainer, [{"task_id": f"held/{number}"} for number in range(16)]))
+    trainer.train()
+    said = capsys.readouterr().out
+    assert f"held out: a mean score of {found[1][0]:g} after 1 updates, success unknown" in said
+    assert f"the weights of update {kept} stay: a mean score of {found[kept][0]:g} of 16 held-out tasks" in said
+    assert all(one.equal(seen[kept][name]) for name, one in _weights(trainer).items())
+
+
+class Unsure(ToyEnvironment):
+    """Knows no success, and scores below -1."""
+
+    def step(self, action: str) -> Step:
+        step = super().step(action)
+        return replace(step, won=None, score=step.score - 3.0)
+
+
+def test_the_variance_of_a_score_is_that_of_the_episodes(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, Unsure)
+    rows = [dict(row) for row in toy_dataset(8)]
+    found = trainer.panels.metrics(rows, "held out", False, 1.0, True)
+    panel = TaskPanel.of("toy", "held out", rows)
+    scores = [one.score for one in trainer.evaluate_panel(panel, temperature=1.0).outcomes]
+    assert found[BEST] == pytest.approx(sum(scores) / 8) and found[BEST] < -1 and "episodes/success" not in found
+    assert found[VARIANCE] == pytest.approx(pvariance(scores)) and len(set(scores)) > 1
+
+
+def test_nothing_known_ends_the_run(tmp_path: Path, monkeypatch: Any) -> None:
+    trainer = make_trainer(tmp_path, max_steps=1)
+    monkeypatch.setattr(trainer.panels, "metrics", lambda *_: {})
+    trainer.add_callback(KeepBest(trainer, [{"task_id": "held/0"}]))
+    with pytest.raises(RunStopped, match="neither success nor score of its tasks is known; leave it out"):
+        trainer.train()
+
+
+@pytest.mark.full
+def test_a_resumed_run_does_not_go_on_without_the_best_weights(tmp_path: Path, monkeypatch: Any) -> None:
+    def session(updates: int, won: tuple[float, ...]) -> Any:
+        trainer, told = make_trainer(tmp_path, max_steps=updates, save_strategy="steps", save_steps=1), iter(won)
+        monkeypatch.setattr(trainer.panels, "metrics", lambda *_: {BEST: next(told)})
+        trainer.add_callback(KeepBest(trainer, [{"task_id": "held/0"}]))
+        return trainer
+
+    session(1, (1.0, 0.5)).train()
+    file = tmp_path / BEST_FILE
+    whole = file.read_bytes()
+    with safe_open(file, "pt") as kept:
+        weights, told = {name: kept.get_tensor(name) for name in kept.keys()}, kept.metadata()
+    bare = {name: one for name, one in told.items() if name == "won"}
+
+    def fails(what: str) -> None:
+        with pytest.raises(RunFolderError, match=f"{BEST_FILE} {what}.*; bring it back, or overwrite_output_dir"):
+            session(2, (0.75,)).train(resume_from_checkpoint=True)
+
+    file.unlink()
+    fails("is gone, which held the best weights")
+    file.write_bytes(whole[:-9])
+    fails("is cut short or damaged")
+    for spoilt, about, what in (
+        (weights, bare, "is cut short or damaged"),
+        (weights, told | {"run": "another"}, "is of another run"),
+        ({"x": torch.ones(1)}, told, "is of another run"),
+    ):
+        save_file(spoilt, file, about)
+        fails(what)
+    file.write_bytes(whole)
+    last = session(2, (0.75,))
+    last.train(resume_from_checkpoint=True)
+    assert all(one.equal(weights[name]) for name, one in _weights(last).items()), "those of update 0 won all"

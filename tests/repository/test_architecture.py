@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "rollout": ("turns", "common", "rollout"),
     "skills": ("turns", "common", "encoder", "rollout", "skills"),
     "config": ("common", "rollout.options", "skills", "methods.align_opsd.options"),
-    "runs": ("turns", "common", "rollout", "runs"),
+    "runs": ("turns", "common", "records", "rollout", "runs"),
     "scoring": ("turns", "common", "config", "rollout", "scoring"),
     "sampling": ("turns", "common", "config", "rollout", "scoring", "sampling"),
     "checks": ("turns", "common", "config", "encoder", "methods", "rollout", "runs", "scoring", "skills", "checks"),

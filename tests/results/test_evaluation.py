@@ -5,6 +5,7 @@ import math
 import random
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from fakes.trainers import make_trainer
 
 from alignopsd_trl.environments import Step, Suite, TaskPanel
 from alignopsd_trl.launch.evaluate import command, main
+from alignopsd_trl.records import turn_records
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.results.summary import Outcome, mean_score, success_rate, summarise
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank, skill_source
+from alignopsd_trl.turns import Seeds, Trajectory, Turn
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))
 
@@ -54,6 +57,38 @@ def test_summary_has_both_means_and_only_categories_that_were_played() -> None:
     for wrong in (outcomes[1:], [*outcomes, outcomes[0]]):
         with pytest.raises(ValueError, match="cover"):
             summarise(PANEL, wrong, skills=False, temperature=0.4, seed=0)
+
+
+class Unwritable:
+    """Has a text when it is checked, and none when it is written."""
+
+    asked = 0
+
+    def __str__(self) -> str:
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("no text")
+        return "a text"
+
+
+class Tells(ToyEnvironment):
+    def step(self, action: str) -> Step:
+        return replace(super().step(action), info={"mine": Unwritable(), "nan": math.nan, "bytes": b"x"})
+
+
+@pytest.mark.full
+def test_a_panel_writes_what_it_played_where_an_object_can_not_be_written(tmp_path: Path) -> None:
+    played = make_trainer(tmp_path, Tells).evaluate_panel(PANEL)
+    assert played.environment_errors == 0
+    assert {one["info"] for one in played.records if one["turn"] is not None} == {'{"unreadable": "RuntimeError"}'}
+
+
+def test_the_info_of_a_record_is_strict_json() -> None:
+    turn = Turn(0, "", [], [], info={"nan": math.nan, "bytes": b"x", "set": {1}, "odd": "\ud800", "at": {2: None}})
+    (record,) = turn_records([Trajectory({}, "t", "0", Seeds(0, 0), turns=[turn])], 0)
+    found = json.loads(record["info"], parse_constant=pytest.fail)
+    assert found == {"nan": None, "bytes": "b'x'", "set": [1], "odd": "\ud800", "at": {"2": None}}
+    record["info"].encode("ascii")
 
 
 def test_evaluation_is_a_function_of_the_seed() -> None:

@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Path:
     (folder / "checkpoint-1").mkdir()
     (folder / "checkpoint-1" / "model.safetensors").write_bytes(b"older weights")
     (folder / "README.md").write_text(model_card(results(folder), "webshop_tiny", place="outputs/webshop_tiny"))
-    for name in ("training_args.bin", "view.html", "runs/events.1", "notes.txt", "log.jsonl", "run.json"):
+    for name in ("training_args.bin", "view.html", "runs/events.1", "notes.txt", "log.jsonl"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("stays here")
     return folder

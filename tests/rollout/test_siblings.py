@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 from datasets import concatenate_datasets
 from fakes.toy import NUMBERS, ToyEnvironment, ToyPrompt, toy_dataset
-from fakes.trainers import make_config, make_trainer
+from fakes.trainers import Watched, make_config, make_trainer
 
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.tasks import SIBLINGS
@@ -21,6 +22,7 @@ from alignopsd_trl.environments import Opening, PlainEnvironment, Step, Suite, T
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment, as_environment
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout.episode import SiblingsDiffer, check_openings
 
 
@@ -115,6 +117,42 @@ def test_openings_are_compared_unless_the_environment_says_that_they_may_differ(
     with pytest.raises(ValueError, match="'seed'.*openings_may_differ = True if they are meant to"):
         make_trainer(tmp_path / "compared", Forgetful)
     make_trainer(tmp_path / "declared", ToyEnvironment).train()
+
+
+def noticed(seen: list[str]) -> Any:
+    """A skill that differs from call to call."""
+
+    def skill(task_text: str, row: dict[str, Any]) -> str:
+        seen.append(task_text)
+        return f"hint {len(seen)}"
+
+    return skill
+
+
+@pytest.mark.full
+def test_siblings_share_one_skill_and_those_that_open_differently_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[str] = []
+    options: dict[str, Any] = {"method": "align_opsd", "max_steps": 2, "save_trajectories": True}
+
+    def kind(*given: Any, **parts: Any) -> Watched:
+        return Watched(*given, **parts | {"skill_bank": noticed(calls)})
+
+    make_trainer(tmp_path / "alike", fresh(Drawn), kind=kind, **options).train()  # type: ignore[arg-type]
+    frame = read_records(tmp_path / "alike" / "trajectories")
+    groups = frame.groupby(["step", "task"])
+    assert len(calls) == groups.ngroups > 1 and groups.skill_text.nunique().eq(1).all()
+    assert "different skills" not in capsys.readouterr().out
+
+    class Asks(ToyEnvironment):
+        def reset(self, **columns: Any) -> Opening:
+            opening = super().reset(**columns)
+            return replace(opening, task_text=f"from {opening.observation}")
+
+    make_trainer(tmp_path / "unlike", Asks, kind=kind, **options).train()  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert said.count("have different skills, 'hint") == 1 and "as their openings differ" in said
 
 
 class ForgetfulLater(Forgetful):

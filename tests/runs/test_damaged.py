@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fakes.sweeps import mostly_full
@@ -160,6 +162,35 @@ def test_a_folder_that_does_not_say_whose_it_is_is_refused(content: str, tmp_pat
         with pytest.raises(RunFolderError, match=r"run.json is damaged.* or overwrite_output_dir=True removes the run"):
             RunFolder.claim(tmp_path, {"method": "grpo"}, resume=resume)
     RunFolder.claim(tmp_path, {"method": "grpo"}, overwrite=True).release()
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.bin"])
+def test_a_checkpoint_of_elsewhere_is_named_before_torch_reads_it(tmp_path: Path, name: str) -> None:
+    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    for update in (2, 3):
+        _checkpoint(tmp_path, update)  # without a list of its files, as a run that was killed before it leaves it
+    file, said = tmp_path / "checkpoint-3" / name, list[str]()
+    for spoil, told in (
+        (lambda: torch.save({"x": Path("x")}, file), f"{file} holds code (pathlib."),
+        (lambda: file.write_bytes(pickle.dumps({"x": Path("x")})), f"{file} is no state that torch saved"),
+        (lambda: file.write_bytes(b""), f"{file} is no state that torch saved"),
+    ):
+        spoil()
+        run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
+        run.release()
+        assert run.update == 2 and told in said[-1]
+        assert "lists it, as this run writes it last: the checkpoint is of elsewhere; checkpoint-2 is whole" in said[-1]
+    with pytest.raises(RunFolderError, match="of elsewhere; checkpoint-2 is whole: resume_from_checkpoint="):
+        RunFolder.claim(tmp_path, {"method": "grpo"}, resume=str(tmp_path / "checkpoint-3"))
+
+
+def test_a_random_state_of_numpy_is_no_code(tmp_path: Path) -> None:
+    checkpoint = _checkpoint(tmp_path, 3)
+    torch.save({"numpy": np.random.get_state(), "cpu": torch.get_rng_state()}, checkpoint / "rng_state.pth")
+    assert damage(checkpoint) is None
+    file = checkpoint / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
+    assert "model.safetensors is cut short or damaged, and no files.json lists it" in (damage(checkpoint) or "")
 
 
 def test_a_checkpoint_that_was_not_ended_is_mentioned(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from alignopsd_trl.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.results.summary import EvaluationResult
 from alignopsd_trl.rollout.episode import SkillSource, no_skills
-from alignopsd_trl.runs.folder import MODEL_FILES
+from alignopsd_trl.runs.files import MODEL_FILES
 from alignopsd_trl.runs.owned import begin, note, refuse
 from alignopsd_trl.runs.sizes import write_sizes
 
@@ -103,7 +103,7 @@ def _start(
         texts = [str(one.get("content") or "") for row in rows for one in (*row["prompt"], *row["completion"])]
         tokenizer = tiny_tokenizer(texts)
         return tiny_model(tokenizer, config.layers, config.seed), tokenizer
-    return load_policy(config.model, "auto" if torch.cuda.is_available() else "float32")
+    return load_policy(config.model, "auto" if torch.cuda.is_available() else "float32", trains=True)
 
 
 def known_tokenizer(model: str) -> PreTrainedTokenizerBase | None:

@@ -1,0 +1,93 @@
+"""The list of a run's files, `FILES`: ownership, a resume, the push and docs/runs.md follow from it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from alignopsd_trl.runs.sizes import SIZES_FILE
+from alignopsd_trl.runs.state import LIST_FILE, LOCK_FILE, MARK, PREFIX, RESULTS_FILE, RUN_FILE, STATE_FILE
+
+LOG_FILE, BEST_FILE = "log.jsonl", "held_out_best.weights"
+TRAJECTORIES, COMPLETIONS = "trajectories", "completions"
+SCHEMAS = {RUN_FILE: 1, RESULTS_FILE: 2}
+"""Schema versions that are written; older ones can be read."""
+RECORDS = re.compile(r"(?:step|completions)_(?P<step>\d+)(?:_round(?P<round>\d+))?(?:_rank(?P<rank>\d+))?\.parquet")
+"""Names of the files in the folders of records."""
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """One kind of file in a run's folder.
+
+    Attributes:
+        patterns: its names, as `Path.glob` takes them.
+        writer: when it is written, by the first process unless it says more.
+        resumed: what a resumed run does with it.
+        gone: what its absence means.
+        overwritten: what ``overwrite_output_dir`` does: it "goes", is "replaced" once its successor is written, and
+            only where the run wrote it as it is, or "stays".
+        pushed: whether it goes into the model's repository.
+        begun: whether it shows that a run got somewhere.
+        called: how docs/runs.md names it; by its patterns by default.
+    """
+
+    patterns: tuple[str, ...]
+    writer: str
+    resumed: str
+    gone: str
+    overwritten: str = "goes"
+    pushed: bool = False
+    begun: bool = False
+    called: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.called or ", ".join(f"`{pattern}`" for pattern in self.patterns)
+
+
+OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
+_EVALUATIONS = tuple(f"evaluation_{when}.json" for when in ("before", "after"))
+_DIALOGUES = tuple(name.replace("json", "parquet") for name in _EVALUATIONS)
+MODEL_FILES = (
+    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
+    *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", SIZES_FILE),
+)
+_MODEL = RunFile(MODEL_FILES, "the end", "replaced", "not finished", "replaced", True, called="model, tokenizer")
+_OF_SOME_MODELS = RunFile(("added_tokens.json", "*.model", "*.py"), "with them", "replaced", "-", "stays", True)
+FILES = (
+    RunFile((RUN_FILE,), "each session", "read", "refused"),
+    RunFile((LOCK_FILE,), "each session", "taken", "nothing", "stays"),
+    RunFile((LOG_FILE,), "each update", "cut, mended from the checkpoint", "written anew"),
+    RunFile((TRAJECTORIES,), "each round, all processes", "cut, held to the checkpoint's list", "said"),
+    RunFile((COMPLETIONS,), "each update, `log_completions`", "cut", "nothing"),
+    RunFile((f"{PREFIX}-*/",), "`save_steps`, all processes", "the newest whole one is read", "starts again"),
+    RunFile((BEST_FILE,), "each round, `held_out`", "read", "refused"),
+    RunFile(_EVALUATIONS, "before and after training", "kept", "played again", pushed=True, begun=True),
+    RunFile(_DIALOGUES, "with them", "kept", "nothing", begun=True),
+    RunFile((RESULTS_FILE,), "last", "written anew", "not finished", pushed=True, begun=True),
+    *(_MODEL, _OF_SOME_MODELS),
+    RunFile(("README.md",), "last", "replaced", "nothing", "replaced", True),
+    RunFile(("training_args.bin",), "the end", "replaced", "nothing", "replaced"),
+)
+
+
+def patterns(*overwritten: str) -> tuple[str, ...]:
+    """Returns the patterns of files that ``overwrite_output_dir`` treats so; the file that says whose folder it is
+    comes last."""
+    return tuple(pattern for one in reversed(FILES) if one.overwritten in overwritten for pattern in one.patterns)
+
+
+MARKS = tuple(f"{PREFIX}-*/{name}" for name in OF_CHECKPOINTS)
+MARKS += tuple(pattern for one in FILES if one.begun for pattern in one.patterns)
+OF_A_MODEL = (*_MODEL.patterns, *_OF_SOME_MODELS.patterns)
+OF_A_RUN = tuple(pattern for one in FILES if one.pushed for pattern in one.patterns)
+"""Files that go into the model's repository. All others in a run's folder (trajectories, the viewer's pages, a
+tracker's files, pickled arguments, your notes) stay there."""
+
+
+def record_sizes(run: Path, update: int) -> dict[str, int]:
+    """Returns the sizes in bytes of a run's files of trajectories of the rounds before an update, by their names."""
+    named = ((RECORDS.fullmatch(file.name), file) for file in sorted((run / TRAJECTORIES).glob("*.parquet")))
+    return {file.name: file.stat().st_size for found, file in named if found and int(found["step"]) < update}

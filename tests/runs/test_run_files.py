@@ -1,0 +1,333 @@
+"""The list of a run's files: docs/runs.md is held to it, and every reader names what is not as the run wrote it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from fakes.recorded import RUNS
+
+from alignopsd_trl import cli
+from alignopsd_trl.common.files import read_json, write_json
+from alignopsd_trl.results.hub import push_run
+from alignopsd_trl.runs.files import FILES
+from alignopsd_trl.runs.folder import RunFolder
+
+STEPS = {step: f"trajectories/step_{step:06d}_rank000.parquet" for step in range(2)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run's folder: two rounds of one process, log, evaluations, results."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "trajectories").mkdir()
+    for step, name in STEPS.items():
+        frame = pd.read_parquet(RUNS / "aligned" / "trajectories" / f"step_{step:06d}.parquet")
+        frame.assign(run="r1").to_parquet(folder / name)
+    for name in ("evaluation_before.json", "evaluation_after.json"):
+        write_json(folder / name, {**read_json(RUNS / "aligned" / name), "run": "r1"})
+    log = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    found = read_json(RUNS / "finished" / "results.json")
+    write_json(folder / "results.json", {**found, "run": "r1", "history": log})
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    sessions = [{"processes": 1, "started": "then", "ended": "now"}]
+    write_json(folder / "run.json", {"schema": 1, "id": "r1", "configuration": {}, "sessions": sessions})
+    return folder
+
+
+def test_the_page_says_what_the_list_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
+    rows = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in page.splitlines() if line.startswith("| ")]
+    for one in FILES:
+        (row,) = (row for row in rows if row[0] == one.name)
+        assert row[2:] == [one.writer, one.resumed, one.gone, one.overwritten, "yes" if one.pushed else "no"]
+
+
+def view(folder: Path) -> None:
+    cli.main(["view", str(folder)])
+
+
+def analyse(folder: Path) -> None:
+    pytest.importorskip("matplotlib", reason='pip install "alignopsd-trl[studies]"')
+    cli.main(["analyse", "dynamics", str(folder)])
+
+
+def push(folder: Path) -> None:
+    cli.main(["push", str(folder), "me/shopper"])
+
+
+def replaced(name: str, change: Callable[[str], str]) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_text(change((folder / name).read_text()))
+
+
+def changed(name: str, **fields: Any) -> Callable[[Path], Any]:
+    return lambda folder: write_json(folder / name, read_json(folder / name) | fields)
+
+
+def turned(step: int, change: Callable[[Any], Any]) -> Callable[[Path], Any]:
+    return lambda folder: change(pd.read_parquet(folder / STEPS[step])).to_parquet(folder / STEPS[step])
+
+
+def a_folder(name: str) -> Callable[[Path], Any]:
+    return lambda folder: [(folder / name).unlink(), (folder / name).mkdir()]
+
+
+LOG, READERS = "log.jsonl", (view, analyse, push)
+BROKEN: dict[str, tuple[tuple[Callable[[Path], None], ...], Callable[[Path], Any], str]] = {
+    "run.json cut": (READERS, replaced("run.json", lambda text: text[:-9]), "run.json is damaged at line"),
+    "run.json of a later version": (READERS, changed("run.json", schema=999), "run.json is of schema 999, and this"),
+    "results of another run": (
+        READERS,
+        changed("results.json", run="r2"),
+        r"results.json is of another run \(r2;",
+    ),
+    "results of a later version": (READERS, changed("results.json", schema=999), "results.json is of schema 999"),
+    "a version by another name": (READERS, changed("results.json", schema_version=999), "is of schema_version 999"),
+    "results that are a list": (
+        READERS,
+        replaced("results.json", lambda _: "[1]"),
+        "results.json is damaged at line 1",
+    ),
+    "results with a list for config": (READERS, changed("results.json", config=[1]), "is damaged: config is"),
+    "results with numbers for a log": (READERS, changed("results.json", history=[1]), "is damaged: history is"),
+    "results that are no text": (
+        READERS,
+        lambda folder: (folder / "results.json").write_bytes(b'{"a": "\xff"}'),
+        "results.json is damaged at line 1",
+    ),
+    "a folder for results": (READERS, a_folder("results.json"), "results.json is a folder, where a file is read"),
+    "results of nothing": ((push,), replaced("results.json", lambda _: "{}"), "no finished run in"),
+    "results of an evaluation": (
+        (push,),
+        replaced("results.json", lambda _: '{"success": {"mean": 1.0}}'),
+        "results.json has no 'config', and is not of a run",
+    ),
+    "results without the output folder": (
+        (push,),
+        changed("results.json", config={"method": "grpo"}),
+        "results.json is not as a run writes it",
+    ),
+    "an evaluation of another run": (
+        (view,),
+        changed("evaluation_after.json", run="r2"),
+        "evaluation_after.json is of another run",
+    ),
+    "a cut log": ((view,), replaced(LOG, lambda text: text[:-9]), "log.jsonl is cut at line 2, and its run has ended"),
+    "a short log": (
+        (view,),
+        replaced(LOG, lambda text: text.splitlines(True)[0]),
+        "log.jsonl has 1 lines up to step",
+    ),
+    "half a line for a log": (
+        (view,),
+        replaced(LOG, lambda _: '{"st'),
+        "log.jsonl is cut at line 1, and its run has ended",
+    ),
+    "an emptied log": ((view,), replaced(LOG, lambda _: ""), "log.jsonl has 0 lines up to step 0, and results.json 2"),
+    "a doubled log": ((view,), replaced(LOG, lambda text: text * 2), r"doubled or out of order at line 3 \(step 1 aft"),
+    "doubled lines": (
+        (view,),
+        replaced(LOG, lambda text: "".join(line * 2 for line in text.splitlines(True))),
+        r"log.jsonl is doubled or out of order at line 2 \(step 1 after 1\)",
+    ),
+    "a log out of order": (
+        (view,),
+        replaced(LOG, lambda text: "".join(text.splitlines(True)[::-1])),
+        "log.jsonl is doubled or out of order at line 2",
+    ),
+    "a log without steps": ((view,), replaced(LOG, lambda _: '{"loss": 1}\n'), "damaged at line 1: it names no step"),
+    "a log that is no text": ((view,), lambda folder: (folder / LOG).write_bytes(b"\xff\n"), "log.jsonl is damaged at"),
+    "a round twice": (
+        (view, analyse),
+        lambda folder: shutil.copy(folder / STEPS[0], folder / "trajectories" / "step_000000 (copy).parquet"),
+        "holds turns of step 0 a second time; move it away",
+    ),
+    "a round of another run": ((view, analyse), turned(1, lambda frame: frame.assign(run="r2")), "is of another run"),
+    "rounds of another run": (
+        (view, analyse),
+        lambda folder: [turned(step, lambda frame: frame.assign(run="r2"))(folder) for step in STEPS],
+        r"step_000000_rank000.parquet is of another run \(r2; this one is r1\)",
+    ),
+    "a reward that is a text": (
+        (view, analyse),
+        turned(1, lambda frame: frame.assign(reward="high")),
+        "has the column 'reward' as .*string, which is double in a run's records",
+    ),
+    "weights that are texts": (
+        (view, analyse),
+        turned(1, lambda frame: frame.assign(credit_weight="high")),
+        "has the column 'credit_weight' as",
+    ),
+    "no tasks": ((view, analyse), turned(1, lambda frame: frame.drop(columns="task")), "lacks the column 'task'"),
+    "no reward": (
+        (analyse,),
+        lambda folder: [turned(step, lambda frame: frame.drop(columns="reward"))(folder) for step in STEPS],
+        "has no column 'reward', which every run records",
+    ),
+    "no score": (
+        (view, analyse),
+        lambda folder: [turned(step, lambda frame: frame.drop(columns="score"))(folder) for step in STEPS],
+        "has no column 'score'",
+    ),
+    "no rows": (
+        (view, analyse),
+        lambda folder: [turned(step, lambda frame: frame[:0])(folder) for step in STEPS],
+        "holds files without a row",
+    ),
+    "a file for trajectories": (
+        (view, analyse),
+        lambda folder: [shutil.rmtree(folder / "trajectories"), (folder / "trajectories").write_text("x")],
+        "no trajectories in",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "what"), [(reader, what) for what, (readers, _, _) in BROKEN.items() for reader in readers]
+)
+def test_a_reader_names_what_is_not_as_the_run_wrote_it(
+    run: Path, reader: Any, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, spoil, told = BROKEN[what]
+    spoil(run)
+    with pytest.raises(SystemExit) as ended:
+        reader(run)
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and re.search(told, said.err), said.err
+    assert len(said.err.splitlines()) == 1 and "Traceback" not in said.err and not said.out
+
+
+def test_a_whole_run_is_read_without_a_word(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    view(run)
+    analyse(run)
+    said = capsys.readouterr()
+    assert not said.err and "view.html" in said.out
+
+
+def test_what_is_missing_among_the_rounds_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_parquet(run / STEPS[1])
+    for step, rank in ((1, 1), (3, 0), (3, 1)):
+        moved = frame.assign(step=step, rollout=frame.rollout + f" of {rank}")
+        moved.to_parquet(run / "trajectories" / f"step_{step:06d}_rank{rank:03d}.parquet")
+    view(run)
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith("trajectories has no file of step 2 (and 1 more); bring it back, or this is without it")
+    )
+    write_json(run / "results.json", read_json(run / "results.json") | {"updates": 6})
+    view(run)
+    assert "has no file of step 2 (and 3 more)" in capsys.readouterr().err, "the run made six updates"
+    sessions = [{"processes": 3, "started": "then", "released": "now"}]
+    write_json(run / "run.json", read_json(run / "run.json") | {"sessions": sessions})
+    (run / "results.json").unlink()
+    (run / STEPS[0]).unlink()
+    view(run)
+    assert "has no file of step 0 (and 1 more)" in capsys.readouterr().err, "the last round may still be written"
+
+
+def test_a_push_names_a_model_that_is_not_as_the_run_left_it(run: Path) -> None:
+    from alignopsd_trl.runs.folder import TRAIN
+    from alignopsd_trl.runs.owned import note
+
+    (run / "model.safetensors").write_bytes(b"weights")
+    note([run / "model.safetensors"], TRAIN)
+    (run / "model.safetensors").write_bytes(b"weight")
+    with pytest.raises(ValueError, match="model.safetensors is not as the run wrote it; bring it back"):
+        push_run(run, "me/shopper", "token")
+    (run / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="model.safetensors is gone; bring it back"):
+        push_run(run, "me/shopper", "token")
+
+
+def checkpoint(folder: Path, update: int, **state: Any) -> None:
+    place = folder / f"checkpoint-{update}"
+    history = [{"loss": 1 / one, "step": one} for one in range(1, update + 1)] + [
+        {"train_runtime": 1.0, "step": update}
+    ]
+    write_json(place / "trainer_state.json", {"global_step": update, "log_history": history})
+    write_json(place / "run_state.json", state)
+
+
+LINES = [json.dumps({"step": step, "loss": 1 / step}) for step in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (LINES, ""),
+        ([*LINES[:2], '{"st'], ""),
+        ([*LINES[:2], json.dumps({"step": 2, "eval_score": 1.0})], ""),
+        (LINES[:1], "was cut short: 1 of 2 lines up to update 2 were gone"),
+        ([], "was cut short: 2 of 2 lines"),
+        ([*LINES[:2], *LINES[:2]], "held other lines up to update 2"),
+        ([LINES[0], *LINES[:2]], "held other lines up to update 2"),
+        ([*LINES[:2], LINES[1]], "held other lines up to update 2"),
+        (LINES[1::-1], "held other lines up to update 2"),
+        ([LINES[0], '{"step": 2, "loss": 7}'], "held other lines up to update 2"),
+    ],
+)
+def test_a_resumed_run_mends_a_log_that_is_not_its_own(tmp_path: Path, lines: list[str], told: str) -> None:
+    RunFolder.claim(tmp_path, {}).release()
+    checkpoint(tmp_path, 2)
+    (tmp_path / "log.jsonl").write_text("".join(line + "\n" for line in lines))
+    run, said = RunFolder.claim(tmp_path, {}, resume=True), []
+    run.release()
+    run.forget_after(2, said.append)
+    assert len(said) == bool(told) and told in "".join(said)
+    kept = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [one["loss"] for one in kept if "loss" in one] == [1.0, 0.5] and ("eval_score" in kept[-1]) == (
+        "eval_score" in "".join(lines)
+    )
+
+
+def test_a_resumed_run_says_which_trajectories_are_not_as_they_were(tmp_path: Path) -> None:
+    RunFolder.claim(tmp_path, {}).release()
+    names = [f"step_{step:06d}_rank{rank:03d}.parquet" for step in range(4) for rank in range(2)]
+    for name in names:
+        (tmp_path / "trajectories").mkdir(exist_ok=True)
+        (tmp_path / "trajectories" / name).write_text("whole")
+    checkpoint(tmp_path, 3, records=dict.fromkeys(names[:6], 5))
+    (tmp_path / "completions").mkdir()
+    for step in (3, 4):
+        (tmp_path / "completions" / f"completions_{step:05d}.parquet").write_text("x")
+
+    def resumed() -> list[str]:
+        run, said = RunFolder.claim(tmp_path, {}, resume=True), list[str]()
+        run.release()
+        run.forget_after(3, said.append)
+        return said
+
+    (tmp_path / "log.jsonl").write_text("".join(line + "\n" for line in LINES))
+    assert not resumed()
+    assert [one.name for one in (tmp_path / "completions").iterdir()] == ["completions_00003.parquet"]
+    for name in names[:2]:
+        (tmp_path / "trajectories" / name).unlink()
+    (tmp_path / "trajectories" / names[2]).write_text("cut")
+    (tmp_path / "trajectories" / "step_000001_round002_rank000.parquet").write_text("doubled")
+    gone, cut, new = resumed()
+    assert f"{names[0]} is gone (and 1 more); bring it back, or the run goes on without it" in gone
+    assert f"{names[2]} is not as it was saved; bring it back" in cut
+    assert "step_000001_round002_rank000.parquet was not written by this run; move it away" in new
+
+
+def test_a_run_file_of_a_later_version_is_not_gone_on_with(tmp_path: Path) -> None:
+    RunFolder.claim(tmp_path, {}).release()
+    checkpoint(tmp_path, 2)
+    write_json(tmp_path / "run.json", read_json(tmp_path / "run.json") | {"schema": 2})
+    with pytest.raises(ValueError, match="run.json is of schema 2, of another version"):
+        RunFolder.claim(tmp_path, {}, resume=True)
+
+
+def test_a_file_in_the_place_of_the_trajectories_is_named(tmp_path: Path) -> None:
+    (tmp_path / "trajectories").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="trajectories is there, and is not as a run of this folder wrote it"):
+            RunFolder.claim(tmp_path, {}, overwrite=overwrite)
