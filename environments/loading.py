@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,13 +75,11 @@ def load(name: str, **options: Any) -> Suite:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The name and options with which `load` was called, the requested name of each panel, and the rows of tasks whose
-    reset was checked."""
+    """The name and options with which `load` was called, and the requested name of each panel."""
 
     name: str
     options: Mapping[str, Any]
     panels: Mapping[str, str]
-    opened: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 _LOADED: WeakKeyDictionary[Callable[[], TextEnvironment], Loaded] = WeakKeyDictionary()

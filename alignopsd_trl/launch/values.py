@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from alignopsd_trl.common.options import as_type
 
 
 def read_value(text: str, given: str) -> Any:
@@ -66,21 +67,13 @@ def _once_each(yaml: Any) -> Any:
     return Loader
 
 
+def json_mapping(flag: str, given: Any) -> dict[str, Any]:
+    """Returns the JSON of a flag such as ``--environment_options``, or its YAML, as a mapping; empty for `None`."""
+    return as_type(given or None, dict[str, Any] | str | None, flag) or {}
+
+
 def environment_options(given: Any) -> dict[str, Any]:
-    return json_mapping("environment_options", given, '{"data_dir": "DATA"}')
-
-
-def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
-    """Returns the JSON of a flag such as ``--environment_options``, or its YAML file, as a mapping."""
-    if not given:
-        return {}
-    try:
-        found = json.loads(given) if isinstance(given, str) else given
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{flag}={given!r} is no JSON ({error}); write for example '{example}'") from error
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{flag}={given!r} must be a JSON mapping; write for example '{example}'")
-    return dict(found)
+    return json_mapping("environment_options", given)
 
 
 def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:

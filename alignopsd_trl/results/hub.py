@@ -62,7 +62,7 @@ def push_run(
         PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
     """
     folder = _finished(folder)
-    again = f"alignopsd push {folder} {shlex.quote(repository)}"
+    again = f"alignopsd push {shlex.quote(str(folder))} {shlex.quote(repository)}"
     instead = partial(_card, licence, base_model)
     return str(push_files(folder, repository, again, token, private, OF_A_RUN, instead, base_model).commit_url)
 
@@ -75,7 +75,7 @@ def push_trajectories(
     Args, Returns, Raises: as `push_run`; ``repository`` is a data set's.
     """
     folder = _finished(folder)
-    again = f"alignopsd push {folder} --trajectories {shlex.quote(repository)}"
+    again = f"alignopsd push {shlex.quote(str(folder))} --trajectories {shlex.quote(repository)}"
     with tempfile.TemporaryDirectory() as made:
         write_dataset(folder, Path(made))
         return str(push_files(Path(made), repository, again, token, private, kind="dataset").commit_url)
