@@ -322,8 +322,8 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
     chooses, known = args.metric_for_best_model or BEST, [BEST, "episodes/skill_items", *rollout_sums(())]
     if "last_step/" not in chooses and not any(map(chooses.endswith, known)):
         raise ValueError(
-            f"metric_for_best_model={chooses!r} is no number of an evaluation; {near(chooses, known)}leave it out (then "
-            f"it is {BEST!r}), or name another, such as 'episodes/score'"
+            f"metric_for_best_model={chooses!r} is no number of an evaluation; {near(chooses, known)}leave it out "
+            f"(then it is {BEST!r}), or name another, such as 'episodes/score'"
         )
     with _named(args, "optim", "optim_args", "optim_target_modules"):
         layers: Any = torch.nn.Module()

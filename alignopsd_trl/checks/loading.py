@@ -68,6 +68,11 @@ def check_policy(
         raise ValueError(
             f"model={str(folder)!r} holds no tokenizer ({TOKENIZERS[0]}); save it there with tokenizer.save_pretrained"
         )
+    if own_tokenizer and not (folder / "tokenizer_config.json").is_file():
+        raise ValueError(
+            f"model={str(folder)!r} holds no tokenizer_config.json, which says how its tokenizer cuts a text; copy the "
+            "model again, all files from one place"
+        )
     if (folder / "adapter_config.json").is_file():  # the base model is elsewhere
         return None
     model = empty_model(folder, trust_remote_code)

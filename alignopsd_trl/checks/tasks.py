@@ -128,7 +128,10 @@ def check_prompts(
     Raises:
         ValueError: as `check_template` and `check_first_prompts`.
     """
-    check_template(tokenizer, options)
+    native = getattr(getattr(factory, "prompt", None), "native", False)
+    if native:
+        require_tools(tokenizer)
+    check_template(tokenizer, options, native)
     if opens_one(factory):
         check_first_prompts(factory, rows, tokenizer, options, time_limit)
 

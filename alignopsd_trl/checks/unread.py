@@ -114,7 +114,7 @@ def _facts(run: Mapping[str, Any], method: Method) -> dict[str, Any]:
     """Returns the conditions that are no setting, as far as they may hold."""
     foreign = not type(method).__module__.startswith("alignopsd_trl.")  # a user's method may read any option
     model = run.get("model_name_or_path")
-    chooses = run["load_best_model_at_end"] or _shown(run["save_strategy"]) == "best"
+    chooses = "panel" not in run or run["load_best_model_at_end"] or _shown(run["save_strategy"]) == "best"
     return {
         "_own_options": foreign or isinstance(method, AlignOPSD),
         "_options": foreign or hasattr(method, "Options"),

@@ -142,7 +142,7 @@ def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
         if isinstance(value, bytes) or (isinstance(value, float) and not kinds & {float, int, Any}):
             raise ValueError(place + _problem("", parts))  # pydantic takes b"1" as 1, and 1.0 as true
         # true is no number, 1 not true
-        found = _adapter(hint).validate_python(value, strict=isinstance(value, int))
+        found = _adapter(hint).validate_python(value, strict=isinstance(value, int) or None)
     except ValidationError as error:
         raise ValueError(place + _problem(error.errors()[0]["type"], parts)) from None
     if isinstance(found, int) and abs(found) >= 2**63:

@@ -149,6 +149,9 @@ HINTS: dict[str, Any] = {
     **hints_of(ModelConfig, MODEL_RULES),
 }
 
+TWICE = {"rounds": "max_steps", "save_rounds": "save_steps", "updates_per_round": "steps_per_generation"}
+"""Arguments of a recipe, and TRL's that say the same."""
+
 _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
 
 
@@ -208,12 +211,10 @@ class Parser(TrlParser):
         return {flag if flag in HINTS else flag.removeprefix("no_") for flag in flags} & set(HINTS) | set(self._file)
 
     def refuse_doubles(self, argv: Sequence[str]) -> None:
-        """Raises `ValueError` if the user gives the same length twice, in rounds and in optimiser steps."""
-        for rounds, steps in (("rounds", "max_steps"), ("save_rounds", "save_steps")):
-            if {rounds, steps} <= self.given(argv):
-                raise ValueError(
-                    f"--{rounds} and --{steps} are both given, and say the same in two ways; leave one out"
-                )
+        """Raises `ValueError` if the user says the same twice, in rounds and in TRL's arguments."""
+        for ours, trls in TWICE.items():
+            if {ours, trls} <= self.given(argv):
+                raise ValueError(f"--{ours} and --{trls} are both given, and say the same in two ways; leave one out")
 
 
 def given_by(argv: Sequence[str]) -> set[str]:
@@ -247,17 +248,8 @@ def _refuse_misleading(given: set[str], recipe: RecipeArguments, args: AlignOPSD
     groups = local * planned_launch(recipe.plan_for).processes / args.num_generations
     if "tasks_per_round" in given and groups != recipe.tasks_per_round:
         raise ValueError(
-            f"tasks_per_round={recipe.tasks_per_round} and the batch arguments, which make rounds of {groups:g} tasks, "
-            f"are both given; leave one out"
-        )
-    if (
-        "updates_per_round" in given
-        and recipe.tasks_per_round
-        and recipe.updates_per_round != args.steps_per_generation
-    ):
-        raise ValueError(
-            f"updates_per_round={recipe.updates_per_round} and steps_per_generation={args.steps_per_generation} say "
-            "the same in two ways; leave one out"
+            f"tasks_per_round={recipe.tasks_per_round} is given beside batch arguments that make rounds of {groups:g} "
+            "tasks; leave one out"
         )
 
 

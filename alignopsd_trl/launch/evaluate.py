@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.launch.machine import usable_device
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
-    from alignopsd_trl.results.play import evaluate
+    from alignopsd_trl.results.play import evaluable, evaluate
     from alignopsd_trl.skills import foreign_bank, load_skills, skill_budget, skill_source
 
     for folder in (Path(arguments.model), Path(arguments.model).parent):  # the folder above a checkpoint
@@ -130,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         panel = suite.panel(arguments.panel)
         panel = panel.head(arguments.limit) if arguments.limit else panel
         model, tokenizer = load_policy(arguments.model, arguments.dtype, device)
-        _check_model(model, tokenizer, arguments, suite.factory, panel.rows, options)
+        factory = evaluable(suite.factory)
+        _check_model(model, tokenizer, arguments, factory, panel.rows, options)
         skills = None
         if arguments.skills:
             named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
@@ -143,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         result, played = evaluate(
             model,
             tokenizer,
-            suite.factory,
+            factory,
             panel,
             skills=skills,
             progress=bar,
@@ -151,6 +152,9 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             **{name: value for name, value in sizes.items() if name != "skill_tokens"},
         )
     print(result.table())
+    if result.invalid_actions > 0.9:
+        told = "an untrained policy writes so, or one with the tokenizer of another"
+        print(f"note: {result.invalid_actions:.0%} of the actions are invalid; {told}", file=sys.stderr)
     if arguments.output:
         content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
         content["sampling"] = {name: getattr(arguments, name) for name in SAMPLING}

@@ -298,6 +298,10 @@ def test_what_can_not_be_played_is_refused_at_once(chat_policy: Any, tmp_path: P
         trainer_of(chat_policy, tmp_path, environment_factory=dict, train_dataset=guessing_rows())
     with pytest.raises(TypeError, match="callable without arguments"):
         trainer_of(chat_policy, tmp_path, environment_factory=3, train_dataset=guessing_rows())
+    for prompt, told in (([{"from": "human", "value": "go"}], "ShareGPT have from and value"), ([], "row 0 of column")):
+        wrong = counter_rows().remove_columns("prompt").add_column("prompt", [prompt] * 4)
+        with pytest.raises(ValueError, match=told):
+            trainer_of(chat_policy, tmp_path, environment_factory=Counter, train_dataset=wrong)
     rows = counter_rows().add_column("image", [None] * 4)
     with pytest.raises(ValueError, match="column 'image'"):
         trainer_of(chat_policy, tmp_path, environment_factory=Counter, train_dataset=rows)
