@@ -71,7 +71,8 @@ class Job:
     @cached_property
     def tasks(self) -> Any:
         """Returns the tasks to train on."""
-        learnt = trained_on(len(self._split), self.recipe.held_out)
+        split, held_out = self.recipe.train_split, self.recipe.held_out
+        learnt = named("train_split", split, lambda: trained_on(len(self._split), held_out))
         return self._split.select(range(learnt)) if self.recipe.held_out else self._split
 
     @property

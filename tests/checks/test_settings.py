@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from alignopsd_trl.checks.intended import Intended, check_settings
+from alignopsd_trl.checks.tasks import trained_on
 from alignopsd_trl.checks.unread import not_read
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
@@ -121,6 +122,11 @@ def test_a_plan_names_what_changes_nothing_and_refuses_prompts_and_responses_tha
     ):
         with pytest.raises(ValueError, match=message):
             recipe.main("webshop_tiny", [*own, *flags])
+
+
+def test_a_split_without_tasks_says_so() -> None:
+    with pytest.raises(ValueError, match="it has no tasks; name a split with tasks"):
+        trained_on(0, None)
 
 
 def test_a_device_that_computes_nothing_is_refused() -> None:
