@@ -127,7 +127,9 @@ def parse(
     parsed: Any = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
     recipe, args, model = parsed[:3]
     settle(model, MODEL_RULES)
-    _refuse_misleading(parser.given(argv), recipe, args, model)
+    given = parser.given(argv)
+    shaped = set() if "use_peft" in given else {*chosen} & {*ADAPTER}  # a preset that forgets use_peft misleads too
+    _refuse_misleading(given | shaped, recipe, args, model)
     args.use_cpu = args.use_cpu and not elsewhere
     return recipe, args, model
 

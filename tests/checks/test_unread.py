@@ -103,6 +103,15 @@ def test_what_would_be_another_run_than_was_asked_for_is_refused(flags: str, mes
         recipe.main("webshop_tiny", ["--plan", "--use_cpu", "True", "--output_dir", str(tmp_path), *flags.split()])
 
 
+def test_a_preset_that_forgets_use_peft_is_refused_and_a_flag_may_switch_it_off(tmp_path: Path) -> None:
+    own = {**preset("webshop_tiny"), "lora_r": 4}
+    flags = ["--output_dir", str(tmp_path)]
+    with pytest.raises(ValueError, match="lora_r=4 shapes an adapter"):
+        parse("mine", flags, own)
+    assert not parse("mine", [*flags, "--use_peft", "False"], {**own, "use_peft": True})[2].use_peft
+    assert parse("mine", flags, {**own, "use_peft": True})[2].lora_r == 4
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
