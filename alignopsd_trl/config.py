@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, FilePath, InstanceOf
+from transformers.debug_utils import DebugOption
+from transformers.trainer_pt_utils import AcceleratorConfig
 from trl import GRPOConfig
 
 from alignopsd_trl.common.options import (
@@ -19,9 +20,9 @@ from alignopsd_trl.common.options import (
     Size,
     Temperature,
     as_mapping,
-    check_values,
     option,
     path_as_given,
+    settle,
     whole_path,
 )
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -32,23 +33,50 @@ TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
 BEST, VARIANCE = "success_or_score", "variance_over_episodes"
 """The number of an evaluation that chooses checkpoints by default: success, or the score where success is unknown; and
 its variance."""
+SEED = Annotated[int, Field(ge=0, le=2**32 - 1)]
+STEPS = Annotated[float, Field(ge=0, le=2**31)]
+POSITIVE, JSON_FILE = PositiveCount | None, dict[str, Any] | FilePath | None
 INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
-    **dict.fromkeys(("epsilon_high", "delta", "entropy_coef"), Size),
+    **dict.fromkeys(("entropy_coef", "eval_delay", "label_smoothing_factor"), Size),
+    **dict.fromkeys(("epsilon_high", "delta", "neftune_noise_alpha"), Size | None),
+    **dict.fromkeys(("logging_steps", "save_steps"), STEPS),
+    "eval_steps": STEPS | None,
+    **dict.fromkeys(("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max"), Size | None),
+    "off_policy_mask_threshold": Positive | None,
     **dict.fromkeys(("adam_beta1", "adam_beta2"), Annotated[float, Field(ge=0, lt=1)]),
-    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "neftune_noise_alpha"), Size),
-    **dict.fromkeys(("adam_epsilon", "num_train_epochs", "repetition_penalty"), Positive),
+    **dict.fromkeys(("adam_epsilon", "num_train_epochs", "repetition_penalty", "vllm_server_timeout"), Positive),
     "temperature": Temperature,
+    "reward_weights": list[Annotated[float, Field(strict=True)]] | None,
     **dict.fromkeys(("max_completion_length", "per_device_train_batch_size", "num_iterations"), PositiveCount),
-    **dict.fromkeys(("top_p", "min_p"), Share),
-    "top_k": Count,
-    "importance_sampling_level": Literal["token", "sequence"],
     **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size"), PositiveCount),
-    **dict.fromkeys(("generation_batch_size", "steps_per_generation"), PositiveCount),
-    "pad_to_multiple_of": PositiveCount | str,  # or "auto"
-    **dict.fromkeys(("seed", "data_seed"), Annotated[int, Field(ge=0, le=2**32 - 1)]),
+    **dict.fromkeys(("vllm_tensor_parallel_size", "ref_model_sync_steps"), PositiveCount),
+    **dict.fromkeys(("generation_batch_size", "steps_per_generation", "save_total_limit"), POSITIVE),
+    **dict.fromkeys(("num_generations_eval", "vllm_max_model_length", "max_tool_calling_iterations"), POSITIVE),
+    **dict.fromkeys(("torch_empty_cache_steps", "dataloader_prefetch_factor", "ddp_bucket_cap_mb"), POSITIVE),
+    **dict.fromkeys(("num_completions_to_print", "eval_accumulation_steps"), POSITIVE),
+    "num_generations": Annotated[int, Field(ge=2)],
+    **dict.fromkeys(("top_p", "ref_model_mixup_alpha"), Share),
+    "min_p": Share | None,
+    "vllm_gpu_memory_utilization": Annotated[float, Field(gt=0, le=1)],
+    **dict.fromkeys(("top_k", "dataloader_num_workers"), Count),
+    "importance_sampling_level": Literal["token", "sequence"],
+    "pad_to_multiple_of": PositiveCount | Literal["auto"] | None,
+    "seed": SEED,
+    "data_seed": SEED | None,
+    "ddp_timeout": Annotated[int, Field(gt=0, le=10**9)],
+    **dict.fromkeys(("vllm_server_port", "vllm_group_port"), Annotated[int, Field(ge=1, le=65535)]),
+    "vllm_mode": Literal["server", "colocate"],
+    "vllm_model_impl": Literal["vllm", "transformers"],
+    "vllm_importance_sampling_mode": Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"],
+    "debug": Literal["", "underflow_overflow", "tpu_metrics_debug"] | list[DebugOption] | None,
+    "scale_rewards": Literal["group", "none"] | bool,  # TRL's other form
+    **dict.fromkeys(("resume_from_checkpoint", "fsdp"), str | bool | None),
+    "report_to": str | list[str],
+    "accelerator_config": InstanceOf[AcceleratorConfig] | JSON_FILE,
+    **dict.fromkeys(("deepspeed", "fsdp_config"), JSON_FILE),
 }
-"""Types with the limits of TRL's fields; this package's own fields define theirs."""
+"""Types with the limits of TRL's and transformers' fields; this package's own fields define theirs."""
 
 
 ONLY: dict[str, tuple[Any, str]] = {
@@ -69,6 +97,9 @@ OTHERS_OF_GENERATION = {
     **dict.fromkeys(("num_return_sequences", "n"), "num_generations"),
 }
 """Names that ``generation_kwargs`` may not give, and the fields that say the same."""
+
+NARROWING = ("presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens")
+"""Names in ``generation_kwargs`` by which vLLM changes a response's probabilities."""
 
 
 @dataclass
@@ -98,7 +129,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
     disable_dropout: bool = option(True, "Disable dropout: teacher and student log-probs must not differ by noise.")
 
-    num_generations_eval: int | None = option(1, "Episodes per task of `eval_dataset`; 1 for success rates.")
+    num_generations_eval: PositiveCount | None = option(1, "Episodes per task of `eval_dataset`; 1 for success rates.")
 
     # Method
     method: str = option("align_opsd", "Row of the results table to train: a name registered in methods/.")
@@ -221,10 +252,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     group_statistics: Literal["trajectory", "turn"] = option(
         "trajectory", "Population of the group's mean and deviation: each 'trajectory' once, or each 'turn'."
     )
-    invalid_action_penalty: float = option(0.0, "Deduction for an invalid action, as a residual beside the credit.")
+    invalid_action_penalty: Size = option(0.0, "Deduction for an invalid action, as a residual beside the credit.")
 
     def __post_init__(self) -> None:
-        self._check_inherited()
+        settle(self, INHERITED_RULES)
+        given = self.accelerator_config
+        if isinstance(given, dict) and (unknown := sorted(set(given) - set(vars(AcceleratorConfig())))):
+            raise ValueError(f"accelerator_config[{unknown[0]!r}] is no option of accelerate's; leave it out")
         if self.generation_batch_size is None:  # else TRL's check comes first and names no numbers that work
             self._check_groups(self.steps_per_generation or self.gradient_accumulation_steps)
         if self.bf16 is None:  # TRL's default is bfloat16 on CPUs too, where it is slow
@@ -252,17 +286,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         """Returns the fields in the form that is saved, with the output folder as the user wrote it."""
         return {**super().to_dict(), "output_dir": path_as_given(self.output_dir)}
 
-    def _check_inherited(self) -> None:
-        check_values(vars(self), INHERITED_RULES)
-        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, AlignOPSDConfig)]
-        for name, hint in [one for kind in kinds for one in kind.__annotations__.items()]:
-            if getattr(self, name) is None and "None" not in hint:
-                default = self.__dataclass_fields__[name].default
-                raise ValueError(f"{name}=None must have a value; leave it out for the default {default!r}")
-        for name, value in vars(self).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{name}={value} must be a finite number")
-
     def _check_groups(self, steps: int) -> None:
         local, siblings = self.per_device_train_batch_size * steps, self.num_generations
         if siblings and local % siblings:
@@ -282,22 +305,12 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         for name, (only, why) in ONLY.items():
             if (value := getattr(self, name)) not in (only, None):
                 raise ValueError(f"{name}={value!r} {why}; set {name}={only!r}")
-        if self.vllm_engine_options and not (self.use_vllm and self.vllm_mode == "colocate"):
-            raise ValueError(
-                f"vllm_engine_options={self.vllm_engine_options!r} are read by a colocated vLLM only; set "
-                "use_vllm=True and vllm_mode='colocate', or give them to `vllm serve`"
-            )
         for name in as_mapping(self.generation_kwargs):
             if name in OTHERS_OF_GENERATION:
                 raise ValueError(f"generation_kwargs[{name!r}]: set {OTHERS_OF_GENERATION[name]} instead")
             if name in ("do_sample", "num_beams", "num_beam_groups"):
                 raise ValueError(f"generation_kwargs[{name!r}]: a turn is one response that is sampled; leave it out")
         chooses = self.metric_for_best_model or ""
-        if "/" not in chooses and chooses.endswith("loss"):
-            raise ValueError(
-                f"metric_for_best_model={chooses!r}: an evaluation has no loss; leave it out (then it is {BEST!r}), or "
-                "name another number of an evaluation, such as 'episodes/score'"
-            )
         if chooses.endswith(BEST) and not self.greater_is_better:
             raise ValueError("greater_is_better=False would keep the checkpoint with the least success; leave it out")
         if self.privileged_siblings >= self.num_generations:
@@ -320,6 +333,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     def _check_engine(self) -> None:
+        if self.use_vllm and self.vllm_importance_sampling_correction and (narrowing := self.narrows_sampling):
+            raise ValueError(
+                f"{narrowing[0]} with use_vllm=True: the sampler's log-probs are then of fewer tokens than the "
+                "policy's, and importance ratios wrong; leave it out, or set vllm_importance_sampling_correction=False"
+            )
         engine = self.engine_options
         if engine is None:
             return
@@ -341,6 +359,17 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def steps_per_round(self) -> Fraction:
         """Returns the optimiser steps of a rollout round."""
         return steps_per_round(self.steps_per_generation, self.num_iterations, self.gradient_accumulation_steps)
+
+    @property
+    def narrows_sampling(self) -> list[str]:
+        """Returns the settings by which an engine samples from other probabilities than the policy's own."""
+        whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "vllm_structured_outputs_regex": ""}
+        found = [
+            f"{name}={getattr(self, name)!r}" for name, one in whole.items() if getattr(self, name) not in (None, one)
+        ]
+        return found + [
+            f"generation_kwargs[{name!r}]" for name in NARROWING if name in as_mapping(self.generation_kwargs)
+        ]
 
     @property
     def episodes_at_once(self) -> int:

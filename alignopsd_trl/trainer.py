@@ -18,7 +18,9 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
+from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.trainer import to_evaluate
+from alignopsd_trl.checks.unread import not_read
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
@@ -32,8 +34,9 @@ from alignopsd_trl.sampling.backend import Backend, Snapshot
 from alignopsd_trl.skills import SkillSpec
 from alignopsd_trl.skills.turn_texts import PrivilegedError, SourceSpec
 from alignopsd_trl.training.checkpoints import session, whole_model
+from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.order import EpochSampler
-from alignopsd_trl.training.parts import Parts, callbacks_of, check_arguments, check_loaded, make_parts, usual_backend
+from alignopsd_trl.training.parts import Parts, callbacks_of, check_loaded, make_parts, settle_arguments, usual_backend
 from alignopsd_trl.training.recorder import Round
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.trl_construction import made_for_turns, with_own_adapter
@@ -107,7 +110,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         tools: list[Callable] | None = None,
         privileged: SourceSpec | None = None,
     ):
-        run, eval_dataset, functions, reward_check = check_arguments(
+        run, eval_dataset, functions, reward_check = settle_arguments(
             model,
             args,
             environment_factory,
@@ -122,6 +125,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             quantization=quantization_config,
             adapter=peft_config is not None,
         )
+        self.check_run(run)
         self.method, self.environment_factory, self.privileged = run.method, run.factory, run.privileged
         given = run.model, run.args, processing_class, quantization_config, peft_config
         loaded, processing_class = with_own_adapter(*given)
@@ -154,6 +158,13 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.remove_callback(quiet)
         for callback in callbacks_of(parts):
             self.add_callback(callback)
+
+    def check_run(self, run: Intended) -> None:
+        """Checks a run before its weights are loaded, and says which settings it does not read. A caller that has done
+        both overrides it."""
+        check(run)
+        if told := not_read(run):
+            show_note(told)
 
     def make_backend(self) -> Backend:
         """Makes the decoding back end, once. Override it to use another one for rollouts and evaluations."""

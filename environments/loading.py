@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -117,13 +117,11 @@ def sketched(suite: Suite, made: int) -> Suite:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The name and options with which `load` was called, the requested name of each panel, and the rows of tasks whose
-    reset was checked."""
+    """The name and options with which `load` was called, and the requested name of each panel."""
 
     name: str
     options: Mapping[str, Any]
     panels: Mapping[str, str]
-    opened: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 _LOADED: WeakKeyDictionary[Callable[[], TextEnvironment], Loaded] = WeakKeyDictionary()

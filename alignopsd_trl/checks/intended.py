@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from importlib.util import find_spec
@@ -24,13 +24,14 @@ from alignopsd_trl.checks.loading import check_architecture, check_policy, check
 from alignopsd_trl.checks.tasks import check_sessions, refuse_given, refuse_stream
 from alignopsd_trl.common.models import base_of
 from alignopsd_trl.common.options import as_mapping, near
-from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.config import BEST, AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout.conversations import check_template
+from alignopsd_trl.rollout.metrics import rollout_sums
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.skills import load_skills
 from alignopsd_trl.skills.turn_texts import load_source
@@ -49,13 +50,14 @@ class Intended:
         skill_bank, encoder: as the trainer takes them; `None` for none.
         has_tokenizer (`bool`): whether a tokenizer is given beside the model.
         own_environment (`bool`): whether the environment follows this package's convention, not TRL's.
-        rewards (`bool`): whether there are reward functions beside the environment's own reward.
+        rewards (`int`): number of reward functions beside the environment's own reward.
         groups (`int`, *optional*): tasks of one round; by default of this launch.
         factory (*optional*): makes the environments. The checks count its server's sessions, or open a task unless the
             environment comes with the package.
         privileged: as the trainer takes it; by default that of ``args``.
         elsewhere (`bool`): whether the run is planned for another machine.
         quantization, adapter: transformers' config of quantised weights, and whether an adapter is trained.
+        init: options of loading over those of ``args.model_init_kwargs``.
     """
 
     args: AlignOPSDConfig
@@ -66,13 +68,14 @@ class Intended:
     encoder: Any = None
     has_tokenizer: bool = False
     own_environment: bool = True
-    rewards: bool = False
+    rewards: int = 0
     groups: int | None = None
     factory: Any = None
     privileged: Any = None
     elsewhere: bool = False
     quantization: Any = None
     adapter: bool = True
+    init: Mapping[str, Any] | None = None
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -86,8 +89,9 @@ class Intended:
             return None
         options, template = as_mapping(self.args.model_init_kwargs), as_mapping(self.args.chat_template_kwargs)
         trusts = bool(options.get("trust_remote_code", self.args.trust_remote_code))
+        options |= {} if self.elsewhere else dict(self.init or {})  # attention that only the other machine has
         judge = partial(check_architecture, args=self.args, method=self.method)
-        return check_policy(self.model, template, not self.has_tokenizer, trusts, judge=judge)
+        return check_policy(self.model, template, not self.has_tokenizer, trusts, judge=judge, init=options)
 
 
 def check(intended: Intended) -> None:
@@ -164,6 +168,23 @@ def _walks(run: Intended) -> None:
         )
 
 
+def _weights(run: Intended) -> None:
+    settled_weights(run.args.reward_weights, run.rewards)
+
+
+def settled_weights(weights: list[float] | None, functions: int) -> list[float] | None:
+    """Returns the weights of the environment's own reward (1 by default) and of so many reward functions; `None` for
+    none. Raises `ValueError` if there are too many or too few."""
+    if weights is None or len(weights) == functions + 1:
+        return weights
+    if len(weights) != functions:
+        raise ValueError(
+            f"reward_weights has {len(weights)} entries for {functions} reward_funcs; give one each (the environment's "
+            "own reward has weight 1), or one more in front for the environment's"
+        )
+    return [1.0, *weights]
+
+
 def _rows(run: Intended) -> None:
     refuse_stream(run.tasks, "train_dataset")
     if run.tasks is None or (run.columns is not None and "task_id" not in run.columns):
@@ -207,16 +228,12 @@ def _task(run: Intended) -> None:
     loaded = loaded_as(run.factory)
     shipped = loaded is not None and loaded.name in SHIPPED  # whose tests say that siblings start alike
     factory = partial(run.factory) if shipped else run.factory
-    makes_one = factory is not None and not hasattr(factory, "batch") and not isinstance(factory, OpenEnvEnvironment)
-    if not makes_one or not isinstance(run.tasks, Dataset) or int(os.environ.get("RANK", "0")):
-        return
-    first = run.tasks[0]
-    if loaded is not None and first in loaded.opened:
+    if not tasks.opens_one(factory) or not isinstance(run.tasks, Dataset) or int(os.environ.get("RANK", "0")):
         return
     if shipped and run.elsewhere:  # a plan needs no packages of a benchmark
         return
     with contextlib.chdir("."):  # restores the working directory if the user's code changes it
-        found = [] if shipped else list(tasks.starts(factory, [first], run.args.environment_time_limit))
+        found = [] if shipped else list(tasks.starts(factory, [run.tasks[0]], run.args.environment_time_limit))
     for finding in found:
         if finding.about in tasks.FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
@@ -224,8 +241,6 @@ def _task(run: Intended) -> None:
         rows = [run.tasks[row] for row in range(min(tasks.TRIED, len(run.tasks)))]
         options = PlayOptions.of(run.args)
         tasks.check_first_prompts(factory, rows, run.tokenizer, options, run.args.environment_time_limit)
-    if loaded is not None:  # a recipe checks before it claims its folder, and its trainer checks again
-        loaded.opened.append(first)
 
 
 OWN_TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
@@ -269,50 +284,11 @@ def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
 
 
 CHECKS: tuple[Callable[[Intended], None], ...] = (
-    *(_settings, _rows, _walks, _skills, _encoder, _reports, _model, _sessions, _task),
+    *(_settings, _rows, _weights, _walks, _skills, _encoder, _reports, _model, _sessions, _task),
 )
 
 
 # Settings of TRL and transformers: what a run would meet only after it has played a round
-
-
-Reads = Callable[[AlignOPSDConfig], Any] | None
-
-
-UNREAD: tuple[tuple[str, Reads, str], ...] = (
-    ("label_smoothing_factor label_names", None, "the loss of turn rows does not read it"),
-    ("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", None, "use_adaptive_entropy is off"),
-    ("pad_to_multiple_of", None, "turn rows are as long as the longest of them"),
-    ("train_sampling_strategy length_column_name", None, "shuffle_dataset and spread_categories order the tasks"),
-    (
-        "prediction_loss_only include_for_metrics batch_eval_metrics eval_do_concat_batches eval_use_gather_object "
-        "eval_accumulation_steps",
-        None,
-        "an evaluation plays episodes",
-    ),
-    ("sapo_temperature_neg sapo_temperature_pos", None, "loss_type='sapo' is not supported"),
-    (
-        "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg",
-        lambda args: args.loss_type == "vespo",
-        "loss_type is not 'vespo'",
-    ),
-    ("use_bias_correction_kl", lambda args: args.beta, "beta is 0"),
-    ("ref_model_mixup_alpha ref_model_sync_steps", lambda args: args.sync_ref_model, "sync_ref_model is off"),
-    ("num_completions_to_print log_unique_prompts", lambda args: args.log_completions, "log_completions is off"),
-)
-"""Settings that change nothing, unless a run reads them (`None`: no run does); and why."""
-
-
-def changes_nothing(args: AlignOPSDConfig) -> str:
-    """Returns a note that names the settings which differ from their defaults and change nothing, or an empty text."""
-    usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
-    idle = [
-        f"{name}={value!r} ({why})"
-        for names, reads, why in UNREAD
-        for name in names.split()
-        if (value := getattr(args, name)) not in (None, usual[name], []) and not (reads and reads(args))
-    ]
-    return f"these settings change nothing here: {', '.join(idle)}; leave them out" if idle else ""
 
 
 def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
@@ -345,6 +321,12 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
     if args.sync_ref_model and not args.beta:
         raise ValueError("sync_ref_model=True moves a reference model, which beta=0 has not; set beta, or leave it out")
     _check_generation(args)
+    chooses, known = args.metric_for_best_model or BEST, [BEST, "episodes/skill_items", *rollout_sums(())]
+    if "last_step/" not in chooses and not any(map(chooses.endswith, known)):
+        raise ValueError(
+            f"metric_for_best_model={chooses!r} is no number of an evaluation; {near(chooses, known)}leave it out "
+            f"(then it is {BEST!r}), or name another, such as 'episodes/score'"
+        )
     with _named(args, "optim", "optim_args", "optim_target_modules"):
         layers: Any = torch.nn.Module()
         layers.linear = torch.nn.Linear(1, 1)  # GaLore and others look for layers by name

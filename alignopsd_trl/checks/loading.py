@@ -47,6 +47,7 @@ def check_policy(
     trust_remote_code: bool = False,
     saves: bool = True,
     judge: Callable[[PreTrainedModel], None] = lambda model: None,
+    init: Mapping[str, Any] = MappingProxyType({}),
 ) -> PreTrainedTokenizerBase | None:
     """Checks the files of a policy's folder, but not of one that comes with the package.
 
@@ -55,6 +56,7 @@ def check_policy(
         own_tokenizer: whether the folder's tokenizer will be used.
         saves: whether the model will be saved; transformers loads some models that it can't save.
         judge: gets the model, without weights; raises `ValueError` for one that the run can't train.
+        init: what ``from_pretrained`` gets beside the folder (``model_init_kwargs``).
 
     Returns:
         The tokenizer, if there is one to check.
@@ -64,6 +66,7 @@ def check_policy(
     """
     check_model_name(name)
     folder = Path(resolve_model(name)).expanduser()
+    _check_init(folder, init, trust_remote_code)
     if folder in SHIPPED_MODELS.values():
         from transformers import AutoTokenizer
 
@@ -75,6 +78,11 @@ def check_policy(
         raise ValueError(
             f"model={str(folder)!r} holds no tokenizer ({TOKENIZERS[0]}); save it there with tokenizer.save_pretrained"
         )
+    if own_tokenizer and not (folder / "tokenizer_config.json").is_file():
+        raise ValueError(
+            f"model={str(folder)!r} holds no tokenizer_config.json, which says how its tokenizer cuts a text; copy the "
+            "model again, all files from one place"
+        )
     whole = Path(base_of(name) or folder)
     if not whole.is_dir():  # the base of an adapter is on the Hub
         return None
@@ -85,6 +93,26 @@ def check_policy(
         with unreadable(folder, "generation_config.json"):
             model.generation_config.validate(strict=True)
     return load_tokenizer(str(folder), model, kwargs, trust_remote_code=trust_remote_code) if own_tokenizer else None
+
+
+_ELSEWHERE = ("dtype", "torch_dtype", "revision", "device_map", "max_memory", "quantization_config", "tp_plan")
+"""Options of loading that have checks of their own, or need the run's machine."""
+
+
+def _check_init(folder: Path, init: Mapping[str, Any], trust_remote_code: bool) -> None:
+    """Loads a folder onto the meta device, which reads headers alone, with these options, if there are any. Raises
+    `ValueError` where transformers refuses them."""
+    given = {name: value for name, value in init.items() if name not in _ELSEWHERE}
+    if not given or not (folder / "config.json").is_file():
+        return
+    from transformers import AutoModelForCausalLM
+
+    options = {"trust_remote_code": trust_remote_code, **given, "device_map": "meta"}
+    try:
+        with redirect_stderr(StringIO()):
+            AutoModelForCausalLM.from_pretrained(folder, **options)
+    except (TypeError, ValueError, ImportError, OSError) as error:
+        raise ValueError(f"model_init_kwargs={given}: {str(error).splitlines()[0]}; correct it") from error
 
 
 def model_of(config: Any, trust_remote_code: bool = False) -> PreTrainedModel:
@@ -269,7 +297,7 @@ def check_architecture(model: PreTrainedModel, args: AlignOPSDConfig, method: Me
             raise ValueError(f"{told} ({why}: beyond, there are none or log-probs depend on the batch)")
 
 
-def beyond_positions(positions: int | None, args: AlignOPSDConfig) -> str:
+def beyond_positions(positions: int | None, args: Any) -> str:
     """Returns a note if turns may exceed so many positions of a model, else an empty text.
 
     Raises:

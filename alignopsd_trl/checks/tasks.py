@@ -69,8 +69,10 @@ def trained_on(tasks: int, held_out: int | None) -> int:
     """Returns how many of the training tasks are learnt from: all but the last ``held_out``.
 
     Raises:
-        ValueError: if none is left.
+        ValueError: if there are none, or none is left.
     """
+    if not tasks:
+        raise ValueError("it has no tasks; name a split with tasks, or correct the environment's tasks()")
     if (held_out or 0) >= tasks:
         raise ValueError(f"held_out={held_out} leaves none of {tasks} training tasks; lower it")
     return tasks - (held_out or 0)
@@ -111,6 +113,32 @@ def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_l
                 "the environment calls torch.manual_seed, which sets the numbers that the policy is sampled with; draw "
                 "from a torch.Generator of its own",
             )
+
+
+def check_prompts(
+    factory: Any,
+    rows: Sequence[Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    options: PlayOptions,
+    time_limit: float = 60.0,
+) -> None:
+    """Checks a chat template, and the first prompts of some tasks, unless the factory has a ``batch`` of its own or a
+    server, which may take long to open.
+
+    Raises:
+        ValueError: as `check_template` and `check_first_prompts`.
+    """
+    native = getattr(getattr(factory, "prompt", None), "native", False)
+    if native:
+        require_tools(tokenizer)
+    check_template(tokenizer, options, native)
+    if opens_one(factory):
+        check_first_prompts(factory, rows, tokenizer, options, time_limit)
+
+
+def opens_one(factory: Any) -> bool:
+    """Returns whether a factory makes a single environment in this process."""
+    return factory is not None and not hasattr(factory, "batch") and not isinstance(factory, OpenEnvEnvironment)
 
 
 def check_first_prompts(

@@ -10,7 +10,7 @@ from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.intended import changes_nothing
+from alignopsd_trl.checks.intended import settled_weights
 from alignopsd_trl.checks.loading import beyond_positions, check_architecture, check_quantised
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import BEST, AlignOPSDConfig
@@ -43,14 +43,7 @@ def checked_rewards(factory: Any, given: Callable | list[Callable] | None, args:
         raise ValueError(
             f"nothing rewards the episodes of {factory.__name__}: give it a method get_reward(), or pass reward_funcs"
         )
-    weights = args.reward_weights
-    if weights is not None and len(weights) == len(functions):
-        args.reward_weights = [1.0, *weights]
-    elif weights is not None and len(weights) != len(functions) + 1:
-        raise ValueError(
-            f"reward_weights has {len(weights)} entries for {len(functions)} reward_funcs; give one each "
-            "(the environment's own reward has weight 1), or one more in front for the environment's"
-        )
+    args.reward_weights = settled_weights(args.reward_weights, len(functions))
     return functions
 
 
@@ -82,7 +75,6 @@ def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
     positions = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
     told = (
         beyond_positions(positions, args),
-        changes_nothing(args),
         *notes_of(tokenizer, options, trainer.eos_token_ids),
     )
     return list(filter(None, told))
@@ -125,6 +117,12 @@ def adapted(
         return made, train, evaluation
     train = _placeholder(args) if train is None else train
     check_rows(train, "train_dataset")
+    left = {"messages", "conversations"} & set(train.column_names or ())
+    if left and "prompt" not in train.column_names:
+        logger.warning(
+            f"train_dataset has a column {min(left)!r}, which reset() gets and no prompt shows; rename it to 'prompt' "
+            "if it is one"
+        )
     return made, with_task_ids(train), evaluation
 
 

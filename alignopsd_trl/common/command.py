@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Generator, Mapping
@@ -19,6 +20,13 @@ def place(text: str) -> Path:
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty; name a file or a folder")
     return Path(whole_path(text))
+
+
+def number(text: str) -> float:
+    """Returns a finite number of the command line."""
+    if not math.isfinite(found := float(text)):
+        raise argparse.ArgumentTypeError(f"{text} is no finite number")
+    return found
 
 
 def words(value: Any) -> list[str]:
@@ -43,10 +51,10 @@ class CommandParser(argparse.ArgumentParser):
             message = f"{message}; {near(found['word'], known)}".rstrip("; ")
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
 
-    def at_least(self, given: argparse.Namespace, least: Mapping[str, int]) -> None:
+    def at_least(self, given: argparse.Namespace, least: Mapping[str, float]) -> None:
         """Ends the process where a given argument is below its minimum."""
         for name, low in least.items():
-            if (value := getattr(given, name)) is not None and value < low:
+            if (value := getattr(given, name, None)) is not None and value < low:
                 self.error(f"--{name} {value} must be {low} or more")
 
     @contextmanager

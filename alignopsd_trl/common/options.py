@@ -2,7 +2,7 @@
 
     strength: Share = option(0.2, "c: weights stay in [1 - c, 1 + c].")
 
-The limits are part of a field's type (`Annotated`), where argument parsers do not see them. `check_options` checks all.
+The limits are part of a field's type (`Annotated`), where argument parsers do not see them. `settle` checks all.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, fields
+from enum import Enum
 from functools import cache
-from types import UnionType
+from pathlib import Path
+from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -23,7 +25,7 @@ Size = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Temperature = Annotated[float, Field(ge=1e-3)]  # logits over a smaller one overflow
 Count = Annotated[int, Field(ge=0)]
-PositiveCount = Annotated[int, Field(gt=0)]
+PositiveCount = Annotated[int, Field(ge=1)]
 
 
 def option(default: Any, told: str) -> Any:
@@ -37,23 +39,49 @@ def near(word: str, known: Sequence[str]) -> str:
     return f"did you mean {found[0]!r}? " if found else ""
 
 
-def check_options(options: Any) -> None:
-    """Checks each field of a dataclass whose type has limits or choices.
+def settle(options: Any, rules: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Checks every field of a dataclass by its type, and stores the value that `as_type` makes of it.
+
+    Args:
+        rules: types that stand for those of the class, with limits and choices.
 
     Raises:
         ValueError: names the field, its value and what is allowed.
     """
-    hints = get_type_hints(type(options), include_extras=True)
-    for one in fields(options):
-        if any(limits or get_origin(part) is Literal for part, limits in _parts(hints[one.name])):
-            check_values(vars(options), {one.name: hints[one.name]})
+    usual = {one.name: one.default for one in fields(options)}
+    for name, hint in hints_of(type(options), rules).items():
+        value = getattr(options, name)
+        if value is None and type(None) not in dict(_parts(hint)):
+            raise ValueError(f"{name}=None must have a value; leave it out for the default {usual[name]!r}")
+        setattr(options, name, as_type(value, hint, name))
 
 
-def check_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for the first value that its type does not allow; `None` is always allowed."""
-    for name, hint in hints.items():
-        if (value := values.get(name)) is not None:
-            as_type(value, hint, f"{name}={value!r}")
+def hints_of(kind: type[Any], rules: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Returns the types of a dataclass's fields, those of ``rules`` first. Choices of transformers' fields are no free
+    text, as their types say: those of an enumeration, and those in a field's metadata."""
+    written, found = _written(kind), {}
+    for one in fields(kind):
+        named, parts = one.metadata.get("choices"), [part for part, _ in _parts(written[one.name])]
+        choices: Any = Literal[tuple(named)] if named else next(filter(_is_enum, parts), written[one.name])  # ty: ignore[invalid-type-form]
+        found[one.name] = choices | None if named and type(None) in parts else choices
+    return found | {name: hint for name, hint in rules.items() if name in found}
+
+
+@cache
+def _written(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _is_enum(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, Enum)
+
+
+def settled(values: Mapping[str, Any], hints: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Returns the values, those with a type converted and checked by `as_type`; ``place`` is for the message."""
+    return {
+        name: as_type(value, hints[name], f"{place}{name}") if name in hints else value
+        for name, value in values.items()
+    }
 
 
 def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -77,35 +105,61 @@ def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -
     if unknown := sorted(set(given) - set(known)):
         options = f"known options: {', '.join(known)}" if known else "it has no options"
         raise ValueError(f"method_options[{unknown[0]!r}] is unknown to {owner}; {options}")
-    place = f"method_options[{{name!r}}]={{value!r}} of {owner}"
-    hints = get_type_hints(kind, include_extras=True)
-    values = {name: as_type(value, hints[name], place.format(name=name, value=value)) for name, value in given.items()}
-    return kind(**values)
+    hints = hints_of(kind)
+    return kind(
+        **{name: as_type(given[name], hints[name], f"method_options[{name!r}]", f" of {owner}") for name in given}
+    )
 
 
 _NAMES: dict[Any, str] = {
     **{bool: "true or false", int: "a whole number", float: "a number", str: "text"},
-    **{list: "a list", dict: "a mapping", type(None): "null"},
+    **{list: "a list", dict: "a mapping", type(None): "null", Path: "the path of a JSON file"},
 }
 
 
-def as_type(value: Any, hint: Any, place: str) -> Any:
+def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
     """Converts a value to the type of its field and checks its limits.
 
     A whole number may stand for a float, a float without fraction for a whole number, and text for either: YAML reads
-    5e-2, which has no point, as text.
+    5e-2, which has no point, as text. JSON may stand for a mapping, and a number of NumPy or PyTorch for Python's.
 
     Args:
         hint: the field's type, `Annotated` or not.
-        place (`str`): field and value, for the message.
+        name, owner: the field and, where it helps, its owner, for the message.
 
     Raises:
         ValueError: if the value can't be converted or is not allowed.
     """
+    parts = [*_parts(hint)]
+    kinds, place = {get_origin(part) or part for part, _ in parts}, f"{name}={value!r:.200}{owner}"
+    if isinstance(value, str) and dict in kinds and (str in kinds or value.lstrip().startswith("{")):
+        value = _from_json(value, place)
+    elif isinstance(value, os.PathLike) and str in kinds:
+        value = os.fspath(value)
+    elif getattr(value, "shape", None) == ():
+        value = value.item()
     try:
-        return _adapter(hint).validate_python(value, strict=isinstance(value, int))  # true is no number, 1 not true
+        if isinstance(value, bytes) or (isinstance(value, float) and not kinds & {float, int, Any}):
+            raise ValueError(place + _problem("", parts))  # pydantic takes b"1" as 1, and 1.0 as true
+        # true is no number, 1 not true
+        found = _adapter(hint).validate_python(value, strict=isinstance(value, int) or None)
     except ValidationError as error:
-        raise ValueError(place + _problem(error.errors()[0]["type"], [*_parts(hint)])) from None
+        raise ValueError(place + _problem(error.errors()[0]["type"], parts)) from None
+    if isinstance(found, int) and abs(found) >= 2**63:
+        raise ValueError(f"{place} is larger than any machine's whole number")
+    if isinstance(value, int) and isinstance(found, float):
+        return value  # 1 may stand where 1.0 may, and is shorter to read
+    return str(found) if isinstance(found, Path) else found
+
+
+def _from_json(text: str, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{place} is no JSON ({error}); write a mapping, such as '{{\"name\": 1}}'") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{place} must be a JSON mapping, such as '{{\"name\": 1}}'")
+    return found
 
 
 @cache
@@ -118,19 +172,23 @@ def _problem(kind: str, parts: Sequence[tuple[Any, dict[str, Any]]]) -> str:
     if kind == "finite_number":
         return " must be a finite number"
     choices = [repr(choice) for part, _ in parts if get_origin(part) is Literal for choice in get_args(part)]
+    choices += [repr(choice.value) for part, _ in parts if _is_enum(part) for choice in part]
     limits = {name: limit for _, own in parts for name, limit in own.items()}
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         told = f": choose one of {', '.join(choices)}"
     elif kind.startswith(("greater_than", "less_than")):
         told = _limited(**limits)
     else:
-        return f" must be {' or '.join(_NAMES.get(get_origin(part) or part, str(part)) for part, _ in parts)}"
+        kinds = [get_origin(part) or part for part, _ in parts]
+        kinds = [one for one in kinds if one is not str or dict not in kinds]  # text is a mapping's JSON
+        return f" must be {' or '.join(_NAMES.get(one, getattr(one, '__name__', str(one))) for one in kinds)}"
     return told + (", or None for the default rule" if type(None) in dict(parts) else "")
 
 
 def _limited(ge: float | None = None, gt: float | None = None, le: float | None = None, lt: float | None = None) -> str:
     if le is not None or lt is not None:
-        return f" must lie in [{ge:g}, {lt:g})" if le is None else f" must lie in [{ge:g}, {le:g}]"
+        low = f"({gt:g}" if ge is None else f"[{ge:g}"
+        return f" must lie in {low}, {lt:g})" if le is None else f" must lie in {low}, {le:g}]"
     if gt is not None:
         return f" must be greater than {gt:g}"
     return f" must be {ge:g} or more" if ge else " must not be negative"
@@ -139,7 +197,7 @@ def _limited(ge: float | None = None, gt: float | None = None, le: float | None 
 def _parts(hint: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yields the alternatives of a type, each with its limits by pydantic's names."""
     if get_origin(hint) is Annotated:
-        limits = [asdict(limit) for limit in hint.__metadata__[0].metadata]
+        limits = [asdict(limit) for limit in getattr(hint.__metadata__[0], "metadata", ())]
         yield get_args(hint)[0], {name: number for one in limits for name, number in one.items()}
     elif get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import re
@@ -10,17 +11,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn
 
 import torch
 from pydantic import Field
 from trl import ModelConfig, TrlParser
 
-from alignopsd_trl.common.options import Positive, Share, as_type, check_values, near, option
+from alignopsd_trl.common.options import Positive, PositiveCount, as_mapping, hints_of, near, option, settle, settled
 from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, steps_per_round
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
-from alignopsd_trl.launch.values import json_mapping, options_over, read_yaml
+from alignopsd_trl.launch.values import options_over, read_yaml
 from alignopsd_trl.methods import method_names
 from alignopsd_trl.runs.folder import wanted
 from alignopsd_trl.runs.provenance import MEASURED
@@ -33,26 +34,30 @@ class RecipeArguments:
 
     _argument_group_name = "recipe"
 
-    preset: str = option("paper", "'paper', or 'released' for the published launcher's settings.")
+    preset: Literal["paper", "released"] = option(
+        "paper", "'paper', or 'released' for the published launcher's settings."
+    )
     plan: bool = option(False, "Print what would run (config, rows, memory, panel) and load no weights.")
     plan_for: str | None = option(
         None,
         "With --plan: the launch to plan for, an accelerate configuration such as recipes/accelerate/fsdp2.yaml, "
         "or the name of a shipped one (fsdp2). None: the launch that this process is part of.",
     )
-    gpu_gib: float | None = option(
+    gpu_gib: Positive | None = option(
         None, "With --plan: memory of one GPU in GiB. None: of the GPU that is here, else 80."
     )
     environment: str = option("webshop", "Environment by name, or a module with suite().")
-    environment_options: str | None = option(None, "JSON, handed to the environment's suite(), over the preset's.")
+    environment_options: dict[str, Any] | str | None = option(
+        None, "JSON, handed to the environment's suite(), over the preset's."
+    )
     trajectories_hub_repo: str | None = option(
         None, "Data set on the Hub that the trajectories are pushed to at the end. None: they stay here."
     )
     licence: str | None = option(None, "Licence id of the weights, for the card. None: the base model's.")
     train_split: str = option("train", "Split of the environment's tasks to train on.")
     panel: str = option("test", "Panel that is evaluated before and after training; NAME/COUNT draws from it.")
-    panel_limit: int | None = option(None, "Only the first tasks of the panel.")
-    held_out: int | None = option(
+    panel_limit: PositiveCount | None = option(None, "Only the first tasks of the panel.")
+    held_out: PositiveCount | None = option(
         None,
         "Training tasks that are kept out and played after each round; the run ends with the weights that won "
         "most; with the first policy's unless some won more by over one standard error.",
@@ -60,26 +65,31 @@ class RecipeArguments:
     evaluate_first: bool = option(True, "Evaluate the panel before training as well.")
     skill_bank: str | None = option(None, "Shipped skill bank or a JSON file; by default the environment's own.")
     encoder: str = option("lexical", "Sentence encoder: 'lexical' (no weights), an id or a path.")
-    tasks_per_round: int | None = option(
+    tasks_per_round: PositiveCount | None = option(
         None, "Task groups per rollout round over all processes; sets the batch arguments."
     )
-    updates_per_round: int | None = option(
+    updates_per_round: PositiveCount | None = option(
         None, "Optimiser steps per pass over a rollout round. None: by rows_per_step; 1 without it."
     )
-    rows_per_step: int | None = option(
+    rows_per_step: PositiveCount | None = option(
         None,
         "Turn rows of one optimiser step, about (64 or 256 in the published launchers): the round is cut into as "
         "many equal parts as come nearest. updates_per_round=1 makes the round one step.",
     )
-    rounds: int | None = option(
+    rounds: PositiveCount | None = option(
         None, "Rollout rounds, however often each is passed over (num_iterations); sets max_steps."
     )
-    save_rounds: int | None = option(
+    save_rounds: PositiveCount | None = option(
         None, "Rounds between two checkpoints, which never fall inside one; sets save_steps."
     )
-    threads: int | None = option(
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = option(
         None, "CPU threads of a process. None: OMP_NUM_THREADS, else the process's share of the cores."
     )
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if self.environment_options is not None:
+            self.environment_options = json.dumps(self.environment_options)
 
 
 def parse(
@@ -97,9 +107,8 @@ def parse(
     parser.refuse_unknown(argv)
     parser.take_file(argv)
     asked = parser.look(argv)
-    played = asked.environment_options
-    options = json_mapping("method_options", asked.method_options, '{"walks": 6}')
-    chosen = preset(name, asked.preset, asked.method, options) if own is None else own_preset(own, name, asked.preset)
+    played, options = asked.environment_options, (asked.preset, asked.method, asked.method_options)
+    chosen = preset(name, *options) if own is None else own_preset(own, name, asked.preset)
     chosen = {"output_dir": f"outputs/{name}", **chosen}
     run = read_run(Path(asked.output_dir or chosen["output_dir"])) if wanted(asked.resume_from_checkpoint) else None
     there = run["configuration"] if run else {}
@@ -112,7 +121,8 @@ def parse(
         parser.below_file({"use_cpu": True, "bf16": not asked.fp16 if asked.bf16 is None else asked.bf16})
     if asked.plan_for and not asked.plan:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
-    check_values(vars(asked), INHERITED_RULES | RULES)
+    if asked.gpu_gib and not asked.plan:
+        raise ValueError(f"gpu_gib={asked.gpu_gib:g} is for --plan; leave it out")
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
     parser.refuse_doubles(argv)
@@ -120,6 +130,10 @@ def parse(
     recipe, args, model = parsed[:3]
     same = recipe.environment == chosen["environment"]
     recipe.environment_options = options_over(chosen.get("environment_options") if same else None, played)
+    settle(model, MODEL_RULES)
+    given = parser.given(argv)
+    shaped = set() if "use_peft" in given else {*chosen} & {*ADAPTER}  # a preset that forgets use_peft misleads too
+    _refuse_misleading(given | shaped, recipe, args, model)
     args.use_cpu = args.use_cpu and not elsewhere
     return recipe, args, model
 
@@ -127,13 +141,22 @@ def parse(
 KINDS = (RecipeArguments, AlignOPSDConfig, ModelConfig)
 """The classes whose fields are a recipe's arguments."""
 
-RULES: dict[str, Any] = {
-    **dict.fromkeys(("tasks_per_round", "num_generations", "updates_per_round"), Annotated[int, Field(ge=1)]),
-    **dict.fromkeys(("rounds", "save_rounds", "max_turns", "panel_limit", "held_out"), Annotated[int, Field(ge=1)]),
-    **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Positive),
-    "lora_dropout": Share,
+MODEL_RULES: dict[str, Any] = {
+    **dict.fromkeys(("lora_r", "lora_alpha"), PositiveCount),
+    "lora_dropout": Annotated[float, Field(ge=0, lt=1)],
+    "lora_target_modules": str | list[str] | None,  # TRL makes a list of one a text
+    "lora_task_type": Literal["CAUSAL_LM"],
 }
-"""Types with the limits of a recipe's fields and of TRL's model arguments."""
+"""Types with the limits of TRL's model arguments."""
+
+HINTS: dict[str, Any] = {
+    **hints_of(RecipeArguments),
+    **hints_of(AlignOPSDConfig, INHERITED_RULES),
+    **hints_of(ModelConfig, MODEL_RULES),
+}
+
+TWICE = {"rounds": "max_steps", "save_rounds": "save_steps", "updates_per_round": "steps_per_generation"}
+"""Arguments of a recipe, and TRL's that say the same."""
 
 _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
 
@@ -156,8 +179,8 @@ class Parser(TrlParser):
         raise ValueError(message.replace("argument --", "--", 1))
 
     def look(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Returns the current values, before any class is made from them."""
-        return self.parse_known_args(list(argv))[0]
+        """Returns the current values as their classes will take them, before any is made from them."""
+        return argparse.Namespace(**settled(vars(self.parse_known_args(list(argv))[0]), HINTS))
 
     def refuse_unknown(self, argv: Sequence[str]) -> None:
         """Raises `ValueError` for a flag that no recipe has, with the nearest name, and for a loose word."""
@@ -165,7 +188,7 @@ class Parser(TrlParser):
             return
         flag = rest[0].partition("=")[0]
         if flag.startswith("--"):
-            known = near(flag, [f"--{name}" for name in self._hints()])
+            known = near(flag, [f"--{name}" for name in HINTS])
             raise ValueError(f"{flag} is unknown; {known}--help all shows every argument")
         raise ValueError(f"what is {' '.join(rest)!r} meant for? Values follow a flag, such as --method grpo")
 
@@ -176,9 +199,11 @@ class Parser(TrlParser):
         content = read_yaml(path)
         for variable, value in (content.pop("env", None) or {}).items():
             os.environ[variable] = str(value)
-        self._check_file(content, path)
-        self._file = content
-        self.set_defaults_with_config(**content)
+        if unknown := [name for name in content if name not in HINTS]:
+            known = near(str(unknown[0]), [*HINTS])
+            raise ValueError(f"--config {path}: {unknown[0]} is unknown; {known}correct or remove it")
+        self._file = settled(content, HINTS, f"--config {path}: ")
+        self.set_defaults_with_config(**self._file)
 
     def below_file(self, defaults: Mapping[str, Any], source: str = "recipe") -> None:
         """Sets defaults for the arguments that the file does not set."""
@@ -186,27 +211,52 @@ class Parser(TrlParser):
         if unknown := self.set_defaults_with_config(**given):
             raise ValueError(f"{source} sets unknown fields: {unknown}")
 
+    def given(self, argv: Sequence[str]) -> set[str]:
+        """Returns the names of the settings that flags and the file give."""
+        flags = [word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")]
+        return {flag if flag in HINTS else flag.removeprefix("no_") for flag in flags} & set(HINTS) | set(self._file)
+
     def refuse_doubles(self, argv: Sequence[str]) -> None:
-        """Raises `ValueError` if the user gives the same length twice, in rounds and in optimiser steps."""
-        flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
-        for rounds, steps in (("rounds", "max_steps"), ("save_rounds", "save_steps")):
-            if {rounds, steps} <= flags | set(self._file):
-                raise ValueError(
-                    f"--{rounds} and --{steps} are both given, and say the same in two ways; leave one out"
-                )
+        """Raises `ValueError` if the user says the same twice, in rounds and in TRL's arguments."""
+        for ours, trls in TWICE.items():
+            if {ours, trls} <= self.given(argv):
+                raise ValueError(f"--{ours} and --{trls} are both given, and say the same in two ways; leave one out")
 
-    def _check_file(self, content: Mapping[str, Any], file: str) -> None:
-        """Raises for a value of a wrong type, which would otherwise fail later and without its name."""
-        hints = self._hints()
-        for name, value in content.items():
-            if name not in hints:
-                raise ValueError(f"--config {file}: {name} is unknown; {near(name, [*hints])}correct or remove it")
-            hint = hints[name]
-            if set(get_args(hint) or (hint,)) <= {int, float, type(None)} and value not in (None, "None"):
-                as_type(value, hint, f"--config {file}: {name}={value!r}")
 
-    def _hints(self) -> dict[str, Any]:
-        return {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+def given_by(argv: Sequence[str]) -> set[str]:
+    """Returns the names of the settings that a command line gives, in flags or in its file."""
+    parser = Parser(KINDS)
+    parser.take_file(argv)
+    return parser.given(argv)
+
+
+ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters")
+ADAPTER += ("lora_modules_to_save", "use_rslora", "use_dora")
+
+
+def _refuse_misleading(given: set[str], recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> None:
+    """Raises `ValueError` for settings without which another run would be meant: they can't just be left unread."""
+    shaping = [name for name in ADAPTER if name in given and getattr(model, name)]
+    if shaping and not model.use_peft:
+        raise ValueError(
+            f"{shaping[0]}={getattr(model, shaping[0])!r} shapes an adapter, and without use_peft all weights are "
+            f"trained; set --use_peft True, or leave {shaping[0]} out"
+        )
+    for name, own in (("dtype", "dtype"), ("torch_dtype", "dtype"), ("revision", "model_revision")):
+        if name in as_mapping(args.model_init_kwargs):
+            raise ValueError(f"model_init_kwargs[{name!r}]: set {own} instead, which a recipe loads with")
+    if recipe.held_out and args.load_best_model_at_end:
+        raise ValueError(
+            f"held_out={recipe.held_out} and load_best_model_at_end=True both choose the weights that the run ends "
+            "with; leave one out"
+        )
+    local = args.per_device_train_batch_size * args.steps_per_generation
+    groups = local * planned_launch(recipe.plan_for).processes / args.num_generations
+    if "tasks_per_round" in given and groups != recipe.tasks_per_round:
+        raise ValueError(
+            f"tasks_per_round={recipe.tasks_per_round} is given beside batch arguments that make rounds of {groups:g} "
+            "tasks; leave one out"
+        )
 
 
 def differences_from_preset(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.common.command import CommandParser, place
 from alignopsd_trl.common.files import check_folder
@@ -53,7 +53,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for option in fields(PlayOptions):
         trained.add_argument(f"--{option.name}", **option.metadata)
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
-    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
     parser.add_argument("--output", type=place, help="folder for results.json and trajectories")
     given = parser.parse_args(argv)
@@ -63,9 +63,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             check_folder(str(given.output), "output")
             refuse([given.output / name for name in (RESULTS, RECORDS)], "evaluate")
         given.environment_options = environment_options(given.environment_options)
-        given.chat_template_kwargs = json_mapping(
-            "chat_template_kwargs", given.chat_template_kwargs, '{"enable_thinking": false}'
-        )
+        given.chat_template_kwargs = json_mapping("chat_template_kwargs", given.chat_template_kwargs)
         named = {name: getattr(given, name) for name in USUAL if getattr(given, name) not in (None, {})}
         given.sizes, given.told = choose_sizes(given.model, named)
         given.temperature = given.sizes.pop("eval_temperature")
@@ -73,16 +71,28 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return given
 
 
-def _check(given: argparse.Namespace) -> None:
+def _check(given: argparse.Namespace) -> PlayOptions:
     """Checks the options by the rules of training; decoding may also be greedy."""
-    from alignopsd_trl.common.options import PositiveCount, Size, check_values
+    from alignopsd_trl.common.options import PositiveCount, Temperature, hints_of, settled
     from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig
 
-    values = vars(given) | given.sizes
-    hints = get_type_hints(AlignOPSDConfig, include_extras=True) | INHERITED_RULES
-    hints |= {"temperature": Size, "batch_size": PositiveCount}
-    check_values(values, {name: hints[name] for name in values if name in hints})
-    PlayOptions(**{name: given.sizes[name] for name in PlayOptions.names()})  # raises for invalid tags
+    hints = hints_of(AlignOPSDConfig, INHERITED_RULES) | {"batch_size": PositiveCount}
+    hints["temperature"] = Temperature if given.temperature else float
+    settled(vars(given) | given.sizes, hints)
+    return PlayOptions(**{name: given.sizes[name] for name in PlayOptions.names()})  # raises for invalid tags
+
+
+def _check_model(
+    model: Any, tokenizer: Any, given: argparse.Namespace, factory: Any, rows: Any, asked: PlayOptions
+) -> None:
+    """Checks that the policy can read the first prompts and answer them, as a training run does."""
+    from alignopsd_trl.checks.loading import beyond_positions
+    from alignopsd_trl.checks.tasks import check_prompts
+
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if told := beyond_positions(positions, argparse.Namespace(**given.sizes, teacher_max_completion_length=None)):
+        print(f"note: {told}", file=sys.stderr, flush=True)
+    check_prompts(factory, rows, tokenizer, asked)
 
 
 RESULTS, RECORDS = "results.json", "trajectories/evaluation.parquet"
@@ -106,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.launch.machine import usable_device
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
-    from alignopsd_trl.results.play import evaluate
+    from alignopsd_trl.results.play import evaluable, evaluate
     from alignopsd_trl.skills import foreign_bank, load_skills, skill_budget, skill_source
 
     for folder in (Path(arguments.model), Path(arguments.model).parent):  # the folder above a checkpoint
@@ -114,12 +124,14 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             print(told, file=sys.stderr)
     sizes = arguments.sizes
     with setup():
-        _check(arguments)
+        options = _check(arguments)
         device = usable_device(arguments.device)
         suite = load(arguments.environment, **arguments.environment_options)
         panel = suite.panel(arguments.panel)
         panel = panel.head(arguments.limit) if arguments.limit else panel
         model, tokenizer = load_policy(arguments.model, arguments.dtype, device)
+        factory = evaluable(suite.factory)
+        _check_model(model, tokenizer, arguments, factory, panel.rows, options)
         skills = None
         if arguments.skills:
             named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
@@ -132,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         result, played = evaluate(
             model,
             tokenizer,
-            suite.factory,
+            factory,
             panel,
             skills=skills,
             progress=bar,
@@ -140,6 +152,9 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             **{name: value for name, value in sizes.items() if name != "skill_tokens"},
         )
     print(result.table())
+    if result.invalid_actions > 0.9:
+        told = "an untrained policy writes so, or one with the tokenizer of another"
+        print(f"note: {result.invalid_actions:.0%} of the actions are invalid; {told}", file=sys.stderr)
     if arguments.output:
         content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
         content["sampling"] = {name: getattr(arguments, name) for name in SAMPLING}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.util import find_spec
@@ -13,9 +13,10 @@ from typing import Any
 
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
-from alignopsd_trl.checks.intended import Intended, changes_nothing, check, check_hub
+from alignopsd_trl.checks.intended import Intended, check, check_hub
 from alignopsd_trl.checks.loading import beyond_positions, positions_of
 from alignopsd_trl.checks.tasks import TRIED, refuse_stream, trained_on
+from alignopsd_trl.checks.unread import unread
 from alignopsd_trl.common.files import plain, whole_json
 from alignopsd_trl.common.models import ADAPTER, base_of, resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
@@ -51,26 +52,32 @@ OF_AN_ADAPTER |= {"lora_r": "r", "lora_target_modules": "target_modules"}
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name."""
+    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name.
+
+    Args:
+        given: names of the settings that the user gave, by flag or file.
+    """
 
     recipe: RecipeArguments
     args: AlignOPSDConfig
     model: ModelConfig
     suite: Suite
     panel: TaskPanel
+    given: Collection[str] = ()
 
     @classmethod
-    def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> Job:
+    def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, given: Collection[str] = ()) -> Job:
         """Loads the environment and at most ``panel_limit`` tasks of its panel; a plan makes the first tasks alone."""
         suite = load(recipe.environment, **environment_options(recipe.environment_options))
         suite = sketched(suite, TRIED) if recipe.plan else suite
         panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
-        return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel)
+        return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel, given)
 
     @cached_property
     def tasks(self) -> Any:
         """Returns the tasks to train on."""
-        learnt = trained_on(len(self._split), self.recipe.held_out)
+        split, held_out = self.recipe.train_split, self.recipe.held_out
+        learnt = named("train_split", split, lambda: trained_on(len(self._split), held_out))
         return self._split.select(range(learnt)) if self.recipe.held_out else self._split
 
     @property
@@ -89,6 +96,13 @@ class Job:
         """Returns the policy's id or path, which every preset names."""
         assert self.model.model_name_or_path is not None, "presets are checked for model_name_or_path"
         return self.model.model_name_or_path
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """Returns the options of loading that TRL's model arguments name, without those left to their defaults."""
+        model, dtype = self.model, self.model.dtype if self.model.dtype != "auto" else None
+        own = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": dtype}
+        return {name: value for name, value in own.items() if value is not None}
 
     @property
     def quantization(self) -> Any:
@@ -162,10 +176,20 @@ class Job:
                 elsewhere=recipe.plan_for is not None or recipe.gpu_gib is not None,
                 quantization=self.quantization,
                 adapter=self.peft_config is not None,
+                init=self.loading,
             )
         )
         if recipe.trajectories_hub_repo:
             check_hub(args.hub_token, f"trajectories_hub_repo={recipe.trajectories_hub_repo!r}")
+
+    @cached_property
+    def unread(self) -> str:
+        """Returns a note about settings that the user gave and the run does not read; empty without any."""
+        settings = {**vars(self.recipe), **vars(self.model), **vars(self.args)}
+        skills = self.bank is not None or self.args.privileged is not None
+        facts = {"_skills": skills, "_categories": "category" in self.tasks.column_names, "_tools": False}
+        method = get_method(self.args.method)(self.args)
+        return unread({name: settings[name] for name in self.given}, settings | facts, method)
 
     def facts(self, launch: Launch) -> dict[str, str]:
         """Returns the lines that a plan and the first screen of a run share, by their labels."""
@@ -182,6 +206,7 @@ class Job:
             "panel": f"{panel.name}, {len(panel)} tasks, {checksum}",
             "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",
             "launch": str(launch),
+            **({"NOTE": self.unread} if self.unread else {}),
         }
 
     def part_facts(self) -> dict[str, str]:
@@ -191,8 +216,8 @@ class Job:
             RunFolderError: if the folder holds a run that this one can't continue.
         """
         args, found = self.args, {}
-        if notes := [*filter(None, (beyond_positions(positions_of(self.policy), args), changes_nothing(args)))]:
-            found["NOTE"] = "; ".join(notes)
+        if told := beyond_positions(positions_of(self.policy), args):
+            found["NOTE on lengths"] = told
         if both := trained_too(self.tasks, self.panel.rows, f"panel {self.panel.name}"):
             found["NOTE on tasks"] = both
         if self.bank:

@@ -94,12 +94,13 @@ def main(
 
 def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
     with setup():
-        from alignopsd_trl.launch.arguments import differences_from_preset, parse
+        from alignopsd_trl.launch.arguments import differences_from_preset, given_by, parse
         from alignopsd_trl.launch.job import Job
 
-        given = parse(name, [word for word in argv if word != "--all"], preset)
-        changed = differences_from_preset(name, preset, *given)
-        job = Job.of(*given)
+        words = [word for word in argv if word != "--all"]
+        parsed = parse(name, words, preset)
+        changed = differences_from_preset(name, preset, *parsed)
+        job = Job.of(*parsed, given_by(words))
         if job.recipe.plan:
             from alignopsd_trl.launch.job import plan
 

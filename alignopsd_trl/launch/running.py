@@ -102,17 +102,21 @@ def _push(folder: Path, model: str | None, trajectories: str | None, args: Align
 def _trainer(job: Job) -> Any:
     from alignopsd_trl.trainer import AlignOPSDTrainer
 
-    args, model = job.args, job.model
-    dtype = model.dtype if model.dtype != "auto" else None
-    own = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": dtype}
-    own = {name: value for name, value in own.items() if value is not None}
-    args.model_init_kwargs = as_mapping(args.model_init_kwargs) | own
-    trainer = AlignOPSDTrainer(
+    class Checked(AlignOPSDTrainer):
+        """The trainer of a job, whose checks have run and whose notes are on the first screen."""
+
+        def check_run(self, run: Any) -> None:
+            pass
+
+    args = job.args
+    args.model_init_kwargs = as_mapping(args.model_init_kwargs) | job.loading
+    evaluates = args.eval_strategy != "no" or args.eval_on_start
+    trainer = Checked(
         resolve_model(job.policy),
         args,
         environment_factory=job.suite.factory,
         train_dataset=job.tasks,
-        eval_dataset=Dataset.from_list([dict(row) for row in job.panel]) if args.eval_strategy != "no" else None,
+        eval_dataset=Dataset.from_list([dict(row) for row in job.panel]) if evaluates else None,
         skill_bank=job.bank,
         encoder=job.encoder,
         peft_config=job.peft_config,
@@ -222,14 +226,12 @@ _LEFT = {
 
 def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
     width = min(columns() or WIDE, 120)
-    rows = [_row(name, value, width) for name, value in facts.items()]
+    rows = [one for name, value in facts.items() for one in _rows(name, value, width)]
     if changed:
-        text = f"{'not as preset':<{_LABEL}}{'  '.join(f'{name}={value}' for name, value in changed.items())}"
-        lines = textwrap.wrap(text, width, subsequent_indent=" " * _LABEL, break_long_words=False)
-        rows += [cut(one, width) for one in lines]
+        rows += _rows("not as preset", "  ".join(f"{name}={value}" for name, value in changed.items()), width)
     start = f"goes on from {folder.resume}" if folder.resume else "starts at update 0"
     again = f", session {folder.sessions}" if folder.sessions > 1 else ""
-    return "\n".join(["", *rows, _row("run", f"{folder.id} in {folder.path}, {start}{again}", width), ""])
+    return "\n".join(["", *rows, *_rows("run", f"{folder.id} in {folder.path}, {start}{again}", width), ""])
 
 
 def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: RunFolder) -> str:
@@ -295,5 +297,7 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], cate
     return f"{found.mean:+.1f}{interval}"
 
 
-def _row(name: str, value: Any, width: int) -> str:
-    return cut(f"{name:<{_LABEL}}{value}", width)
+def _rows(name: str, value: Any, width: int) -> list[str]:
+    text = f"{name:<{_LABEL}}{value}"
+    lines = textwrap.wrap(text, width, subsequent_indent=" " * _LABEL, break_long_words=False, break_on_hyphens=False)
+    return [cut(one, width) for one in lines]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from alignopsd_trl.common.options import as_type
 
 
 def read_value(text: str, given: str) -> Any:
@@ -66,28 +68,19 @@ def _once_each(yaml: Any) -> Any:
     return Loader
 
 
+def json_mapping(flag: str, given: Any) -> dict[str, Any]:
+    """Returns the JSON of a flag such as ``--environment_options``, or its YAML, as a mapping; empty for `None`."""
+    return as_type(given or None, dict[str, Any] | str | None, flag) or {}
+
+
 def environment_options(given: Any) -> dict[str, Any]:
-    return json_mapping("environment_options", given, '{"data_dir": "DATA"}')
+    return json_mapping("environment_options", given)
 
 
-def options_over(usual: Any, given: Any) -> Any:
-    """Returns the environment options that a user gives over those of a preset, as JSON; either alone as it is."""
-    if not usual or not given:
-        return given or usual
-    return json.dumps(environment_options(usual) | environment_options(given))
-
-
-def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
-    """Returns the JSON of a flag such as ``--environment_options``, or its YAML file, as a mapping."""
-    if not given:
-        return {}
-    try:
-        found = json.loads(given) if isinstance(given, str) else given
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{flag}={given!r} is no JSON ({error}); write for example '{example}'") from error
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{flag}={given!r} must be a JSON mapping; write for example '{example}'")
-    return dict(found)
+def options_over(usual: Any, given: Any) -> str | None:
+    """Returns the environment options that a user gives over those of a preset, as JSON."""
+    whole = environment_options(usual) | environment_options(given)
+    return json.dumps(whole) if whole else None
 
 
 def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.checks.trainer import adapted
 from alignopsd_trl.common.models import end_ids
-from alignopsd_trl.common.options import as_type
-from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.common.options import hints_of, settled
+from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig
 from alignopsd_trl.encoder import Encoder, load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
@@ -124,7 +124,7 @@ def configure(
     Raises:
         ValueError: for a setting that `AlignOPSDConfig` does not have, or a value of a wrong type.
     """
-    known = get_type_hints(AlignOPSDConfig, include_extras=True)
+    known = hints_of(AlignOPSDConfig, INHERITED_RULES)
     asked = {**given, **own}
     options = {name.partition(".")[2]: value for name, value in asked.items() if name.startswith(f"{method}.")}
     fields = {name: value for name, value in asked.items() if "." not in name}
@@ -132,7 +132,7 @@ def configure(
         raise ValueError(f"{unknown[0]!r} is no field of AlignOPSDConfig; an option of a method is METHOD.OPTION")
     chosen = {name: value for name, value in environment_preset(environment).items() if name in known}
     chosen |= {"bf16": False, "gradient_checkpointing": False, "report_to": "none"}
-    chosen |= {name: as_type(value, known[name], f"{name}={value!r}") for name, value in fields.items()}
+    chosen |= settled(fields, known)
     chosen |= {"method": method, "output_dir": str(output), "use_cpu": device == "cpu"}
     chosen |= {"per_device_train_batch_size": chosen.get("num_generations", 8)}
     return AlignOPSDConfig(**chosen, **({"method_options": options} if options else {}))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from alignopsd_trl.common.options import PositiveCount, check_options
+from alignopsd_trl.common.options import PositiveCount, settle
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.measure.metrics import NAMES, agreement, measured_rows, turn_table, turns_of
 from alignopsd_trl.measure.variants import turn_credit
@@ -34,7 +34,7 @@ class FidelityCallback(RoundCallback):
     rollouts: PositiveCount = 8
 
     def __post_init__(self) -> None:
-        check_options(self)
+        settle(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if args.history != "window":

@@ -6,6 +6,7 @@ It writes ``tuned.yaml``, ``tune.json`` and ``report.md``.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections import defaultdict
@@ -77,7 +78,8 @@ def _leave(given: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
     write_text(folder / "report.md", text)
     write_text(folder / "tuned.yaml", yaml_text(given.recipe, settings | advice["settings"], advice["reason"]))
     print(text)
-    print(f"train with it: alignopsd train {given.recipe} --config {path_as_given(folder / 'tuned.yaml')}")
+    recipe, tuned = shlex.quote(given.recipe), shlex.quote(path_as_given(folder / "tuned.yaml"))
+    print(f"train with it: alignopsd train {recipe} --config {tuned}")
     return result
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.common.command import CommandParser, place
+from alignopsd_trl.common.command import CommandParser, number, place
 from alignopsd_trl.common.files import check_folder
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.environments.shipped import BENCHMARKS
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 TASK = "a module with suite(), its file or folder, MODULE:CLASS of a TRL class, or the address of an OpenEnv server"
 SKILLED = f"share of episodes played under the skill; {SKILLED_SHARE:g}, at which the policy follows it in a prompt"
-LEAST = {"episodes": 1, "max_prompt_length": 1}
+LEAST = {"episodes": 1, "max_prompt_length": 1, "time_limit": 1e-3, "skilled_share": 0, "temperature": 0}
 FOLDER, FILE = "policy", "demonstrations.jsonl"
 """Default outputs: the policy's folder (`warm_start`) and the file of demonstrations (`demonstrate`)."""
 
@@ -77,7 +78,7 @@ def check(argv: Sequence[str]) -> int:
     parser.add_argument("--model", help="whose tokenizer counts; that of train.py's START by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--max_completion_length", type=int, help="likewise")
-    parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
+    parser.add_argument("--time_limit", type=number, default=TIME_LIMIT, help="seconds of one call of the environment")
     games = ", ".join(BENCHMARKS)
     parser.add_argument("--play", action="store_true", help=f"play {games} by hand instead; --play --help says how")
     given = parser.parse_args(argv)
@@ -104,10 +105,10 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="the scripted player; TASK_player:play by default")
     parser.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, up to /v1; plays instead")
     parser.add_argument("--endpoint_model", default="default", help="the model's name there")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the endpoint")
+    parser.add_argument("--temperature", type=number, default=1.0, help="of the endpoint")
     parser.add_argument("--episodes", type=int, help=f"{SCRIPTED} of a scripted player, {ASKED} of an endpoint")
     parser.add_argument("--won_only", action="store_true", help="leave out episodes that were not won")
-    parser.add_argument("--skilled_share", type=float, default=SKILLED_SHARE, help=SKILLED)
+    parser.add_argument("--skilled_share", type=number, default=SKILLED_SHARE, help=SKILLED)
     parser.add_argument("--model", help="the policy to be, whose tokenizer counts; as in check")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--seed", type=int, default=0)
@@ -141,7 +142,7 @@ def demonstrate(argv: Sequence[str]) -> None:
             skilled_share=given.skilled_share,
         )
         write_demonstrations(given.output, found.rows)
-        print(f"{found.told()}\n{given.output} is written; next: alignopsd warm_start {given.task}")
+        print(f"{found.told()}\n{given.output} is written; next: alignopsd warm_start {shlex.quote(given.task)}")
 
 
 def warm_start(argv: Sequence[str]) -> None:

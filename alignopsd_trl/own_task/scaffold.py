@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -85,7 +86,7 @@ def write_task(
         for place, file in world.files.items():
             (partial / place).parent.mkdir(exist_ok=True)
             shutil.copyfile(file, partial / place)
-    following = (f"cd {folder}", f"alignopsd check {name}", "python train.py")
+    following = (f"cd {shlex.quote(str(folder))}", f"alignopsd check {name}", "python train.py")
     return "\n  ".join([f"{folder} is written, for {POLICIES[model]}. Next:", *following])
 
 

@@ -91,6 +91,8 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
     if colon:
         return _adapted(name, as_environment(_class(place, name)), rows)
     module = importable(spec)
+    if rows:
+        raise ValueError(f"--rows {rows}: the suite of {spec} brings its own tasks; leave it out")
     try:
         suite = load(module, **dict(options or {}))
     except ModuleNotFoundError as error:

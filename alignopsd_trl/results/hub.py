@@ -66,7 +66,7 @@ def push_run(
         if any(file.match(one) for one in OF_A_RUN) and (not file.is_file() or foreign([file], TRAIN)):
             how = "is not as the run wrote it" if file.is_file() else "is gone"
             raise ValueError(f"{file} {how}; bring it back, or resume the run, which writes the model anew")
-    again = f"alignopsd push {folder} {shlex.quote(repository)}"
+    again = f"alignopsd push {shlex.quote(str(folder))} {shlex.quote(repository)}"
     instead = partial(_card, licence, base_model)
     instead(folder, repository)  # raises before anything is made on the Hub
     return str(push_files(folder, repository, again, token, private, OF_A_RUN, instead, base_model).commit_url)
@@ -80,7 +80,7 @@ def push_trajectories(
     Args, Returns, Raises: as `push_run`; ``repository`` is a data set's.
     """
     folder = _finished(folder)
-    again = f"alignopsd push {folder} --trajectories {shlex.quote(repository)}"
+    again = f"alignopsd push {shlex.quote(str(folder))} --trajectories {shlex.quote(repository)}"
     with tempfile.TemporaryDirectory() as made:
         write_dataset(folder, Path(made))
         return str(push_files(Path(made), repository, again, token, private, kind="dataset").commit_url)

@@ -101,6 +101,18 @@ def check_played(tally: Tally, name: str) -> None:
         raise RunStopped(f"{name}: no episode could be played. The first reason: {tally.message}")
 
 
+def evaluable(factory: Any) -> Any:
+    """Returns a factory of either convention as one of this project's. Raises `ValueError` where nothing would be
+    known of an episode's success."""
+    made = as_environment(factory)
+    if isinstance(made, AdaptedEnvironment) and not made.knows_score:
+        raise ValueError(
+            f"{made.__name__} has no get_reward(), so that there is nothing to report; pass ToolEnvironment(..., "
+            "score=lambda environment: ...)"
+        )
+    return made
+
+
 def evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -146,12 +158,7 @@ def evaluate(
     narrowed["temperature"] = temperature
     ends = end_ids(model, tokenizer.eos_token_id)
     sampler = plain_sampler(model, tokenizer, ends, narrowed, max_completion_length, batch_size)
-    factory = as_environment(factory)
-    if isinstance(factory, AdaptedEnvironment) and not factory.knows_score:
-        raise ValueError(
-            f"{factory.__name__} has no get_reward(), so that there is nothing to report; pass ToolEnvironment(..., "
-            "score=lambda environment: ...)"
-        )
+    factory = evaluable(factory)
     check_template(tokenizer, playing, getattr(getattr(factory, "prompt", None), "native", False))
     for told in notes_of(tokenizer, playing, ends):
         logger.warning(told)

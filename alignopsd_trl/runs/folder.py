@@ -346,11 +346,12 @@ def claim_together(path: str | Path, *given: Any, **options: Any) -> RunFolder:
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Generator[RunFolder]:
     """Unlocks the folder at the end, also after an error; sets ``kept`` of an error to the name of the last whole
-    checkpoint."""
+    checkpoint but the one that it calls ``damaged``."""
     try:
         yield run
     except BaseException as error:
-        vars(error)["kept"] = next((one.name for one in reversed(whole_checkpoints(run.path))), "")
+        whole = [one.name for one in whole_checkpoints(run.path) if one.name != getattr(error, "damaged", None)]
+        vars(error)["kept"] = whole[-1] if whole else ""
         raise
     finally:
         run.release()

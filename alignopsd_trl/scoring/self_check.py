@@ -59,9 +59,9 @@ CHECKS = {
     "sampler": (
         "the sampler's log-probs of its own responses, or of those of a teacher with other weights, differ from the "
         "trainer's",
-        "see that the sampler runs the trained weights at the trainer's temperature (a server: the same model, "
-        "--logprobs-mode processed_logprobs, a connection for the weight push; colocated: vllm_model_impl, "
-        "vllm_engine_options)",
+        "see that the sampler runs the trained weights at the trainer's temperature and on all tokens, without top_p, "
+        "top_k, min_p or penalties in generation_kwargs (a server: the same model, --logprobs-mode processed_logprobs, "
+        "a connection for the weight push; colocated: vllm_model_impl, vllm_engine_options)",
     ),
 }
 """By the name under which a difference is logged (``self_check/<name>``): what differs, and what to set."""

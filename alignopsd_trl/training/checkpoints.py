@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,9 @@ class Checkpoints(TrainerCallback):
         if self.processes.agree(int(not weights_are_finite(self.policy.model))):
             if self._resumed is not None and self._resumed[0] == update:
                 told = f"the weights of {self._resumed[1]} are not finite: its file is damaged; remove this folder"
-                raise RunStopped(f"{told} and resume from an earlier checkpoint, or copy it again")
+                error = RunStopped(f"{told} and resume from an earlier checkpoint, or copy it again")
+                vars(error)["damaged"] = Path(self._resumed[1]).name
+                raise error
             raise RunStopped(
                 f"after update {update} the weights are not finite; they were not saved, and "
                 f"{last_good(self.output_dir)}. Lower learning_rate or set max_grad_norm"
@@ -194,7 +197,7 @@ def session(trainer: Any, resume: str | bool | None) -> Generator[RunFolder]:
         yield folder
         folder.end()
         if folder.writes and any(folder.path.glob(f"{TRAJECTORIES}/*.parquet")):
-            print(f"where the credit went: alignopsd view {path_as_given(folder.path)}", flush=True)
+            print(f"where the credit went: alignopsd view {shlex.quote(path_as_given(folder.path))}", flush=True)
     finally:
         folder.release()
         trainer.run_folder = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from alignopsd_trl.checks.intended import Intended, check
+from alignopsd_trl.checks.intended import Intended
 from alignopsd_trl.checks.trainer import adapted, check_made, checked_rewards, shares_prefixes
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.cores import use_what_is_left
@@ -44,7 +44,7 @@ from alignopsd_trl.training.trl_policy import TrainedPolicy, TrainerLog
 from alignopsd_trl.training.turn_rows import RowMaker
 
 
-def check_arguments(
+def settle_arguments(
     model: Any,
     args: AlignOPSDConfig | None,
     environment_factory: Any,
@@ -57,8 +57,8 @@ def check_arguments(
     tools: list[Callable] | None,
     **more: Any,
 ) -> tuple[Intended, Any, list[Any], RewardCheck]:
-    """Checks a trainer's arguments, and settles what they leave open. Returns all that `checks` knows of, in this
-    package's convention, the evaluation dataset, and the reward functions with the check of their values.
+    """Settles what a trainer's arguments leave open. Returns all that `checks` knows of, in this package's convention,
+    the evaluation dataset, and the reward functions with the check of their values.
 
     Args:
         more: of `Intended`, about what TRL makes by itself.
@@ -81,8 +81,7 @@ def check_arguments(
         skill_bank = CONTEXT
     own, reward_check = checked_rewards(factory, reward_funcs, args), RewardCheck()
     run = Intended(args, method, model, train_dataset, skill_bank, encoder, factory=factory, privileged=source)
-    run = replace(run, own_environment=not isinstance(factory, AdaptedEnvironment), rewards=bool(own), **more)
-    check(run)
+    run = replace(run, own_environment=not isinstance(factory, AdaptedEnvironment), rewards=len(own), **more)
     return run, eval_dataset, [reward_check.wrap(one) for one in (environment_reward, *own)], reward_check
 
 

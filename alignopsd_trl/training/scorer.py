@@ -155,7 +155,7 @@ class Scorer:
                 teacher.score if method.needs_teacher and self.privileged is None else None,
                 self.encoder if method.needs_encoder else None,
                 forwards=self._forwards(prefixes),
-                sampled=self.trained.sampled_by_engine,
+                sampled=self.trained.sampled_by_engine and not self.config.narrows_sampling,
                 exact=self.trained.computes_exactly,
                 thinks=(self.privileged, teacher.sampler)
                 if self.privileged and self.trained.sampled_by_engine

@@ -89,3 +89,18 @@ def check_rows(dataset: Any, name: str = "train_dataset") -> None:
         raise ValueError(
             f"{name} has a column {min(found)!r}, but prompts are text alone; remove it, or train with GRPOTrainer"
         )
+    if "prompt" not in (dataset.column_names or ()) or not hasattr(dataset, "__len__"):
+        return
+    wrong = next(((row, one) for row, one in enumerate(dataset["prompt"]) if not _is_prompt(one)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{name}: row {wrong[0]} of column 'prompt' is {wrong[1]!r:.120}; give a text, or a list of messages with "
+            "role and content (rows of ShareGPT have from and value: rename these)"
+        )
+
+
+def _is_prompt(value: Any) -> bool:
+    if isinstance(value, str):
+        return True
+    messages = isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
+    return messages and all(isinstance(one.get("role"), str) for one in value)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from alignopsd_trl.checks.intended import changes_nothing, check_settings
+from alignopsd_trl.checks.intended import Intended, check_settings
+from alignopsd_trl.checks.tasks import trained_on
+from alignopsd_trl.checks.unread import not_read
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.machine import usable_device
@@ -16,6 +18,10 @@ from alignopsd_trl.methods import get_method
 
 def config(folder: Path, **given: Any) -> AlignOPSDConfig:
     return AlignOPSDConfig(str(folder), use_cpu=True, max_steps=3, **given)
+
+
+def told(args: AlignOPSDConfig) -> str:
+    return not_read(Intended(args, get_method(args.method)(args), "tiny", None))
 
 
 @pytest.mark.parametrize(
@@ -33,6 +39,9 @@ def config(folder: Path, **given: Any) -> AlignOPSDConfig:
         ({"generation_kwargs": {"stop_strings": ["x"]}}, r"\['stop_strings'\] ends no response here"),
         ({"cache_implementation": "nonsense"}, "cache_implementation='nonsense': .*Choose one of"),
         ({"fp16": True, "bf16": False}, "fp16=True needs a GPU"),
+        ({"metric_for_best_model": "loss"}, r"'loss' is no number of an evaluation; .*it is 'success_or_score'"),
+        ({"metric_for_best_model": "eval_test_loss"}, "metric_for_best_model='eval_test_loss' is no number"),
+        ({"metric_for_best_model": "episodes/sucess"}, "did you mean 'episodes/success'?"),
     ],
 )
 def test_what_training_would_refuse_at_its_start_is_refused_before_it_plays(
@@ -55,7 +64,7 @@ def test_what_training_would_refuse_at_its_start_is_refused_before_it_plays(
 )
 def test_what_training_takes_passes(tmp_path: Path, given: dict[str, Any]) -> None:
     check_settings(config(tmp_path, **given))
-    assert changes_nothing(config(tmp_path, **given)) == ""
+    assert told(config(tmp_path, **given)) == ""
 
 
 def test_a_plan_for_another_machine_may_have_what_this_one_has_not(tmp_path: Path) -> None:
@@ -75,8 +84,8 @@ def test_a_plan_for_another_machine_may_have_what_this_one_has_not(tmp_path: Pat
     ],
 )
 def test_a_setting_that_changes_nothing_is_named_once(tmp_path: Path, given: dict[str, Any], named: list[str]) -> None:
-    told = changes_nothing(config(tmp_path, **given))
-    assert bool(told) == bool(named) and all(told.count(one) == 1 for one in named), told
+    note = told(config(tmp_path, **given))
+    assert bool(note) == bool(named) and all(note.count(one) == 1 for one in named), note
 
 
 @pytest.mark.parametrize(
@@ -113,6 +122,11 @@ def test_a_plan_names_what_changes_nothing_and_refuses_prompts_and_responses_tha
     ):
         with pytest.raises(ValueError, match=message):
             recipe.main("webshop_tiny", [*own, *flags])
+
+
+def test_a_split_without_tasks_says_so() -> None:
+    with pytest.raises(ValueError, match="it has no tasks; name a split with tasks"):
+        trained_on(0, None)
 
 
 def test_a_device_that_computes_nothing_is_refused() -> None:

@@ -28,7 +28,8 @@ from fakes.tool_classes import (
 from fakes.toy import answer_with
 from PIL import Image
 
-from alignopsd_trl import read_records
+from alignopsd_trl import AlignOPSDConfig, read_records
+from alignopsd_trl.checks.trainer import adapted
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.environments import Failure, Opening, Step, TaskPanel
 from alignopsd_trl.environments.adapters import ToolEnvironment, row_id
@@ -318,9 +319,23 @@ def test_what_can_not_be_played_is_refused_at_once(chat_policy: Any, tmp_path: P
         trainer_of(chat_policy, tmp_path, environment_factory=dict, train_dataset=guessing_rows())
     with pytest.raises(TypeError, match="callable without arguments"):
         trainer_of(chat_policy, tmp_path, environment_factory=3, train_dataset=guessing_rows())
+    for prompt, told in (([{"from": "human", "value": "go"}], "ShareGPT have from and value"), ([], "row 0 of column")):
+        wrong = counter_rows().remove_columns("prompt").add_column("prompt", [prompt] * 4)
+        with pytest.raises(ValueError, match=told):
+            trainer_of(chat_policy, tmp_path, environment_factory=Counter, train_dataset=wrong)
     rows = counter_rows().add_column("image", [None] * 4)
     with pytest.raises(ValueError, match="column 'image'"):
         trainer_of(chat_policy, tmp_path, environment_factory=Counter, train_dataset=rows)
+
+
+def test_a_column_of_messages_that_no_prompt_shows_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    args = AlignOPSDConfig(str(tmp_path), use_cpu=True)
+    rows = counter_rows().rename_column("prompt", "conversations")
+    adapted(Counter, None, rows, None, args)
+    assert "a column 'conversations', which reset() gets and no prompt shows" in caplog.text
+    caplog.clear()
+    adapted(Counter, None, counter_rows(), None, args)
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("success", [None, lambda environment, reward: reward > 0.8])

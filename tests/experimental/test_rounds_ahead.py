@@ -75,8 +75,8 @@ def ended() -> bool:
         ({"vllm_tensor_parallel_size": 2}, "does not go with vllm_tensor_parallel_size=2; set vllm_tensor_parallel"),
         ({"rounds_ahead": 1}, "rounds_ahead=1 does not go with vllm_mode='colocate'; set vllm_mode='server'"),
         (
-            {"rounds_ahead": 1, "vllm_mode": "server", "vllm_importance_sampling_correction": 0},
-            "with vllm_importance_sampling_correction=0; set vllm_importance_sampling_correction=True",
+            {"rounds_ahead": 1, "vllm_mode": "server", "vllm_importance_sampling_correction": False},
+            "with vllm_importance_sampling_correction=False; set vllm_importance_sampling_correction=True",
         ),
         (
             {"rounds_ahead": 1, "vllm_mode": "server", "teacher_model_kind": "base"},

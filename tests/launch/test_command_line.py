@@ -35,10 +35,10 @@ WRONG = [
     (["--skill_bank", "no_hints:hint"], "skill bank 'no_hints:hint': there is no module 'no_hints'"),
     (["--config", "/no.yaml"], "--config /no.yaml: No such file"),
     (["--rounds", "2", "--max_steps=3"], "--rounds and --max_steps are both given"),
-    (["--lora_r", "0", "--use_peft"], "lora_r=0 must be greater than 0"),
+    (["--lora_r", "0", "--use_peft"], "lora_r=0 must be 1 or more"),
     (["--gpu_gib", "-4", "--plan"], "gpu_gib=-4.0 must be greater than 0"),
     (["--plan_for", "fsdp9", "--plan"], "plan_for=fsdp9: No such file"),
-    (["--preset", "mine"], "has no preset 'mine'"),
+    (["--preset", "mine"], "preset='mine': choose one of 'paper', 'released'"),
     *(
         [(["--report_to", "trackio"], "pip install 'alignopsd-trl[trackio]'")]
         if importlib.util.find_spec("trackio") is None

@@ -224,7 +224,7 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--methods", "nonsense"], "nonsense"),
         (["--methods", "grpo,monte_carlo"], "'monte_carlo' is what the others are measured against"),
         (["--environment", "nowhere"], "environment='nowhere' is unknown"),
-        (["--environment_options", "{silent"], "environment_options=.* is no JSON .*write for example"),
+        (["--environment_options", "{silent"], "environment_options=.* is no JSON .*write a mapping"),
         (["--environment_options", '{"silent": true}'], "does not say who won .*--value reward"),
         (["--environment_options", '{"broken": true}'], "every episode failed; the first: .*the door is stuck"),
         (["--environment_options", '{"noisy": true}', "--everywhere"], "not deterministic: after . replayed action"),
@@ -320,7 +320,7 @@ def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None
     assert [entry["reward"] for entry in logs[0]] == [entry["reward"] for entry in logs[1]]
     assert ["fidelity/tasks" in entry for entry in logs[1]] == [True, False, True]
     assert not any("fidelity/tasks" in entry for entry in logs[0])
-    with pytest.raises(ValueError, match="every=-1 must be greater than 0"):
+    with pytest.raises(ValueError, match="every=-1 must be 1 or more"):
         FidelityCallback(-1)
     talks = make_trainer(tmp_path / "talks", history="conversation", parts={"callbacks": [FidelityCallback(1)]})
     with pytest.raises(ValueError, match="make no conversation, but history='conversation'; use history='window'"):

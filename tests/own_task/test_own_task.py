@@ -234,6 +234,29 @@ def test_a_handful_of_demonstrations_makes_a_policy_that_training_goes_on_from(m
         assert (maze / "outputs" / method / "results.json").is_file()
 
 
+def test_a_folder_with_a_space_is_quoted_in_the_command_to_paste(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["new", str(tmp_path / "a b" / "maze"), "--model", "tiny"])
+    assert f"cd '{tmp_path / 'a b' / 'maze'}'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--time_limit", "nan"], "--time_limit: nan is no finite number"),
+        (["--time_limit", "0"], "--time_limit 0.0 must be 0.001 or more"),
+        (["--rows", "/nonexistent"], "--rows /nonexistent: the suite of webshop_tiny brings its own tasks"),
+    ],
+)
+def test_check_refuses_what_it_would_not_read(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["check", "webshop_tiny", *flags])
+    assert end.value.code == 2 and message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", mostly_full(["my_maze2", "task", "a__b_", "x", "pass_key"]))
 def test_a_name_that_new_takes_is_one_that_all_commands_take(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forgotten: None

@@ -136,7 +136,7 @@ def test_json_that_cannot_be_read_ends_in_a_sentence(flag: str, capsys: pytest.C
     with pytest.raises(SystemExit) as end:
         command(["--model", "tiny", "--environment", "webshop_tiny", flag, "{bad"])
     assert end.value.code == 2
-    assert f"{flag[2:]}='{{bad' is no JSON" in (said := capsys.readouterr().err) and "write for example" in said
+    assert f"{flag[2:]}='{{bad' is no JSON" in (said := capsys.readouterr().err) and "write a mapping" in said
 
 
 def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Path) -> None:

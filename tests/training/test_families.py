@@ -142,6 +142,7 @@ def test_a_checkpoint_with_weights_that_are_not_finite_is_not_advised(
     with pytest.raises(RunStopped, match=r"checkpoint-3 are not finite.*resume from an earlier") as told:
         make_trainer(tmp_path, max_steps=4, **options).train(resume_from_checkpoint=True)
     assert "last good" not in str(told.value) and "learning_rate" not in str(told.value)
+    assert vars(told.value)["damaged"] == "checkpoint-3" and vars(told.value).get("kept") != "checkpoint-3"
 
 
 @pytest.mark.full

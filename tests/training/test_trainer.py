@@ -520,8 +520,6 @@ BAD = [
     ({"scale_rewards": "batch"}, "scale_rewards='batch'"),
     ({"remove_unused_columns": True}, "reset"),
     ({"bf16_full_eval": True}, "bf16_full_eval=True"),
-    ({"metric_for_best_model": "loss"}, "metric_for_best_model='loss': an evaluation has no loss"),
-    ({"metric_for_best_model": "eval_test_loss"}, "leave it out .then it is 'success_or_score'."),
     ({"load_best_model_at_end": True, "greater_is_better": False}, "least success"),
 ]  # fmt: skip
 

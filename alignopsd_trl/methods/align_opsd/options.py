@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from alignopsd_trl.common.options import Positive, PositiveCount, Share, Size, check_options, option
+from alignopsd_trl.common.options import Positive, PositiveCount, Share, Size, option, settle
 from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class AlignOPSDOptions:
         "'none' (paper), 'alignment' (rectified teacher), 'sdar' (identity), or, beyond the paper, "
         "'distribution': a divergence to the rectified teacher's likeliest tokens.",
     )
-    auxiliary_coefficient: float = option(0.01, "Weight of auxiliary_loss='alignment' and 'sdar'.")
-    gate_beta: float = option(5.0, "Slope of the sigmoid gate of these two.")
+    auxiliary_coefficient: Size = option(0.01, "Weight of auxiliary_loss='alignment' and 'sdar'.")
+    gate_beta: Size = option(5.0, "Slope of the sigmoid gate of these two.")
     distribution_coefficient: Size = option(
         1.0, "Weight of auxiliary_loss='distribution', beside 1 for the policy loss."
     )
@@ -102,9 +102,10 @@ class AlignOPSDOptions:
 
     def __post_init__(self) -> None:
         inherited = getattr(super(), "__post_init__", None)
-        if inherited is not None:  # TRL's own, where a config inherits the options
+        if inherited is None:
+            settle(self)
+        else:  # TRL's own, where a config inherits the options; it settles all its fields
             inherited()
-        check_options(self)
         if self.similarity_threshold >= 1.0:
             raise ValueError("similarity_threshold=1.0 leaves no range for the match confidence; use a value below 1")
         if self.max_span < 2 * self.min_span - 1:

@@ -1,0 +1,59 @@
+"""``alignopsd evaluate`` refuses, before it plays, what a training run would refuse."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from alignopsd_trl.common.models import SHIPPED_MODELS
+from alignopsd_trl.launch import evaluate
+
+SHORT = ["--environment", "webshop_tiny", "--limit", "2", "--device", "cpu"]
+ASKS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+DROPS = "{% for one in messages %}<|im_start|>{{ one.role }}\n<|im_end|>\n{% endfor %}" + ASKS
+REVERSES = DROPS.replace("\n<|im_end|>", "\n{{ one.content[::-1] }}<|im_end|>", 1)
+
+
+def _refused(flags: list[str]) -> str:
+    with pytest.raises(ValueError) as error:
+        evaluate.main([*flags, *SHORT])
+    assert vars(error.value).get("in_setup"), "marked as an error that its user can fix"
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--temperature", "1e-300"], "temperature=1e-300 must be 0.001 or more"),
+        (["--temperature", "nan"], "temperature=nan must be a finite number"),
+        (["--temperature", "-1"], "temperature=-1.0 must be 0.001 or more"),
+        (["--max_completion_length", "1000000"], "max_completion_length=1000000 is not less than the model's 1024"),
+        (["--top_p", "2"], "top_p=2.0 must lie in [0, 1]"),
+        (["--seed", "-1"], "seed=-1 must lie in"),
+        (["--chat_template_kwargs", "x"], "chat_template_kwargs='x' is no JSON"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_as_in_training(flags: list[str], message: str) -> None:
+    assert message in _refused(["--model", "tiny", *flags])
+
+
+@pytest.mark.parametrize("template", [DROPS, REVERSES])
+def test_a_template_that_does_not_show_the_prompt_is_refused(template: str, tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED_MODELS["tiny"], tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    assert "drops or cuts the text of the user's message" in _refused(["--model", str(tmp_path / "model")])
+
+
+def test_a_folder_that_lost_how_its_tokenizer_cuts_a_text_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED_MODELS["tiny"], tmp_path / "model")
+    (tmp_path / "model" / "tokenizer_config.json").unlink()
+    assert "holds no tokenizer_config.json" in _refused(["--model", str(tmp_path / "model")])
+
+
+def test_actions_that_are_nearly_all_invalid_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate.main(["--model", "tiny_searchqa", *SHORT])
+    assert "of the actions are invalid" in capsys.readouterr().err
+    evaluate.main(["--model", "tiny", *SHORT])
+    assert "of the actions are invalid" not in capsys.readouterr().err
