@@ -32,7 +32,7 @@ PYTHON = [
 WHOLE = {page for page, block in PYTHON if not block.startswith(FRAGMENT)} - ELSEWHERE
 
 
-@pytest.mark.parametrize("page", mostly_full(sorted(WHOLE, key=lambda page: page == "docs/agents.md"), 4))
+@pytest.mark.parametrize("page", mostly_full(sorted(WHOLE, key=lambda page: (page == "docs/agents.md", page)), 4))
 def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
