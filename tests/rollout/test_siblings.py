@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from fakes.trainers import Watched, make_config, make_trainer
 
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.tasks import SIBLINGS
-from alignopsd_trl.environments import Opening, PlainEnvironment, Step, Suite, TextEnvironment, load, open_batch
+from alignopsd_trl.environments import Opening, PlainEnvironment, Step, TextEnvironment, load, open_batch
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment, as_environment
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.methods import get_method
@@ -208,24 +206,9 @@ def test_a_trainer_looks_at_its_task_before_it_starts(tmp_path: Path) -> None:
         check(Intended(config, get_method("grpo")(config), object(), rows, factory=fresh(Drawn)))
 
 
-class Counted(ToyEnvironment):
-    opened = 0
-
-    def reset(self, task_id: str, **columns: Any) -> Opening:
-        type(self).opened += 1
-        return super().reset(task_id, **columns)
-
-
-def test_a_recipe_and_its_trainer_look_at_a_task_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Suite("mine", Counted, lambda split: toy_dataset(16), lambda name: TaskPanel.of("mine", name, []), (), {})
-    monkeypatch.setitem(sys.modules, "counted_task", SimpleNamespace(suite=lambda: made))
-    suite, config = load("counted_task"), make_config(tmp_path)
-    for model in (object(), object()):  # as a plan and a run of a recipe do
-        check(Intended(config, get_method("grpo")(config), model, suite.tasks("train"), factory=suite.factory))
-    make_trainer(tmp_path, suite.factory)
-    assert Counted.opened == 2 * SIBLINGS
+def test_a_tool_environment_to_which_nothing_is_added_is_known_by_the_same_object() -> None:
     tools = ToolEnvironment(ToolClass)
-    assert as_environment(tools, max_turns=50) is tools, "where nothing is added, it is known by the same object"
+    assert as_environment(tools, max_turns=50) is tools
 
 
 def test_a_panel_plays_the_same_world_every_time(tmp_path: Path) -> None:

@@ -50,8 +50,6 @@ def test_engine_options_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"vllm_engine_options": {"max_num_seqs": 8}}, "are read by a colocated vLLM only"),
-        ({"use_vllm": True, "vllm_mode": "server", "vllm_engine_options": {"seed": 8}}, "give them to `vllm serve`"),
         (COLOCATE | {"vllm_engine_options": {"max_num_batched_tokens": 100}}, "set it to 256 or more"),
         (COLOCATE | {"vllm_max_model_length": 100}, "set it to 140"),
         (COLOCATE | {"vllm_max_model_length": 140, "teacher_max_completion_length": 40}, "set it to 168"),
