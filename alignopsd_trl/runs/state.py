@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +172,6 @@ def last_good(output_dir: str | Path) -> str:
     return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
 
 
-def save_state(checkpoint: Path, state: Mapping[str, Any]) -> None:
-    write_json(checkpoint / STATE_FILE, state)
-
-
 def load_state(checkpoint: str | Path | None) -> dict[str, Any]:
-    """Returns the state that `save_state` wrote; empty without a checkpoint or without such a state."""
+    """Returns the run's own state that a checkpoint holds; empty without a checkpoint or without such a state."""
     return read_json(Path(checkpoint) / STATE_FILE) if checkpoint else {}
