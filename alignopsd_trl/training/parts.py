@@ -89,8 +89,7 @@ def check_loaded(trainer: Any) -> ProcessGroup:
     settle(trainer)
     processes = ProcessGroup(trainer.accelerator)
     for note in check_made(trainer, processes):
-        if processes.process == 0:
-            show_note(note)
+        show_note(note, processes.process)
     return processes
 
 
