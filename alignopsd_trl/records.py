@@ -64,6 +64,10 @@ SCHEMA = pa.schema(
 """The columns of every record. A method's trace follows as ``credit_<name>``. ``token_texts`` and the trace's
 ``token_*`` columns have one value per response token and are filled by training alone."""
 
+_OF_EPISODE = "task rollout privileged category task_text reward won score message skill_text"
+_OF_TURN = "action action_valid observation truncated history_shortened staleness milestone"
+"""Columns with the value of the episode's or the turn's attribute of this name."""
+
 _KNOWN_COLUMNS = {
     "sources": pa.list_(_WHOLE),
     "source_similarities": pa.list_(_NUMBER),
@@ -78,7 +82,6 @@ _KNOWN_COLUMNS = {
     "divergence_counts": _FLAG,
 }
 """Types of trace columns that may be empty in a whole round, so that their values do not show the type."""
-
 
 _MEASURED = ("row", "weight", "tokens", "rho", "advantage", "identity_gap", "rectified_gap", "divergence")
 _TYPES = {one.name: one.type for one in SCHEMA} | {
@@ -112,7 +115,8 @@ def turn_records(
             credit = {f"credit_{name}": None if row is None else values[row] for name, values in columns.items()}
             tokens = {"token_texts": texts(turn.response_ids)} if texts is not None and turn is not None else {}
             own = {} if turn is None else {**_turn_columns(turn), "turn_reward": reward}
-            records.append({"run": run} | _trajectory_columns(trajectory, step) | own | tokens | credit)
+            found = {"run": run} | _trajectory_columns(trajectory, step) | own | tokens
+            records.append({name: found[name] for name in SCHEMA.names if name in found} | credit)
     return records
 
 
@@ -136,20 +140,13 @@ def record_schema(types: Mapping[str, pa.DataType]) -> pa.Schema:
 def _turn_columns(turn: Turn) -> dict[str, Any]:
     said = turn.info.items()  # without long texts, which the column of observations holds
     facts = {name: value for name, value in said if not (isinstance(value, str) and len(value) > LONG_TEXT)}
-    return {
+    return {name: getattr(turn, name) for name in _OF_TURN.split()} | {
         "turn": turn.number,
         "prompt": turn.prompt_text,
         "response": turn.response_text,
         "thinking": turn.thought.thinking,
-        "action": turn.action,
-        "action_valid": turn.action_valid,
-        "observation": turn.observation,
         "prompt_tokens": len(turn.prompt_ids),
         "response_tokens": len(turn.response_ids),
-        "truncated": turn.truncated,
-        "history_shortened": turn.history_shortened,
-        "staleness": turn.staleness,
-        "milestone": turn.milestone,
         "info": _as_json(facts),
     }
 
@@ -163,22 +160,12 @@ def _as_json(facts: Mapping[str, Any]) -> str:
 
 
 def _trajectory_columns(trajectory: Trajectory, step: int) -> dict[str, Any]:
-    return {
+    return {name: getattr(trajectory, name) for name in _OF_EPISODE.split()} | {
         "step": step,
-        "task": trajectory.task,
         "task_id": str(trajectory.row["task_id"]) if "task_id" in trajectory.row else None,
-        "rollout": trajectory.rollout,
-        "privileged": trajectory.privileged,
         "turn": None,
-        "category": trajectory.category,
-        "task_text": trajectory.task_text,
-        "reward": trajectory.reward,
-        "won": trajectory.won,
-        "score": trajectory.score,
         "stop": trajectory.stop.value if trajectory.stop else None,
-        "message": trajectory.message,
         "skill_ids": list(trajectory.skill_ids),
-        "skill_text": trajectory.skill_text,
     }
 
 

@@ -31,12 +31,13 @@ from alignopsd_trl.results.summary import EvaluationResult
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays, with_advantages
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.sampling.backend import Backend, Snapshot
+from alignopsd_trl.sampling.trl_engine import EngineBackend, OwnBackend
 from alignopsd_trl.skills import SkillSpec
 from alignopsd_trl.skills.turn_texts import PrivilegedError, SourceSpec
 from alignopsd_trl.training.checkpoints import session, whole_model
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.order import EpochSampler
-from alignopsd_trl.training.parts import Parts, callbacks_of, check_loaded, make_parts, settle_arguments, usual_backend
+from alignopsd_trl.training.parts import Parts, callbacks_of, check_loaded, make_parts, settle_arguments
 from alignopsd_trl.training.recorder import Round
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.trl_construction import made_for_turns, with_own_adapter
@@ -167,8 +168,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             show_note(told)
 
     def make_backend(self) -> Backend:
-        """Makes the decoding back end, once. Override it to use another one for rollouts and evaluations."""
-        return usual_backend(self)
+        """Makes the decoding back end, once: vLLM through TRL, or the package's own loop. Override it to use another
+        one for rollouts and evaluations."""
+        return EngineBackend(self, self.processes) if self.use_vllm else OwnBackend(self)
 
     def make_rollouts(self, **parts: Any) -> Rollouts:
         """Makes the part that plays episodes, once. Override it to play them otherwise."""

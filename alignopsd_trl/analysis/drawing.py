@@ -99,9 +99,6 @@ def band(axis: Axes, x: Any, low: Any, high: Any, colour: str, alpha: float = 0.
     axis.fill_between(x, low, high, color=colour, alpha=alpha, linewidth=0)
 
 
-DOTS = 160  # dots per inch
-
-
 @dataclass(frozen=True, repr=False)
 class Finding:
     """The result of one analysis; in a notebook it shows its figure.
@@ -130,7 +127,7 @@ class Finding:
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
-        self.figure.savefig(buffer, dpi=DOTS, metadata={"Software": ""})
+        self.figure.savefig(buffer, dpi=160, metadata={"Software": ""})
         return buffer.getvalue()
 
     def __repr__(self) -> str:

@@ -81,12 +81,13 @@ def plain(content: Any) -> Any:
     return plain(content.item()) if is_number else str(content)
 
 
-def read_json(path: str | os.PathLike) -> Any:
-    """Returns the content of a JSON file, or `None` if the file is missing or damaged."""
+def read_json(path: str | os.PathLike) -> dict[str, Any]:
+    """Returns the JSON object of a file, empty if the file is missing, damaged or holds something else."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:

@@ -20,15 +20,7 @@ from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.experimental.config import ContinuousConfig
 from alignopsd_trl.experimental.trl_colocated import ColocatedBackend
 from alignopsd_trl.rollout.reading import Reader
-from alignopsd_trl.rollout.sampler import (
-    AnySampler,
-    Continuous,
-    Request,
-    RequestFailed,
-    Response,
-    Responses,
-    SamplerDown,
-)
+from alignopsd_trl.rollout.sampler import Continuous, Request, RequestFailed, Response, Responses, SamplerDown
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -300,7 +292,7 @@ class ServerBackend(ColocatedBackend):
         act = partial(server.order, what) if self._processes.process == 0 else lambda: None
         self._processes.together(act, SamplerDown)
 
-    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> ServerSampler:
         return ServerSampler(self._connected(), self._options(temperature, max_tokens), self._processes.together)
 
     def _connected(self) -> Server:

@@ -55,7 +55,7 @@ class RolloutsAhead(Rollouts):
         """Begins to play a round, which `play` takes up."""
         self._bar, played = super()._bar_of(asked), super()._played  # opens the environments in this thread
         self._hidden, self._bar.disable = self._bar.disable, True
-        self._asked, self._ahead = asked, in_background(lambda: (played(asked), self.counters.take()), "ahead")
+        self._asked, self._ahead = asked, in_background(lambda: (played(asked), self._added()), "ahead")
 
     def _bar_of(self, asked: ToPlay) -> Bar:
         return self._bar

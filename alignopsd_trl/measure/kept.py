@@ -77,7 +77,7 @@ class Cache:
         self.folder, self._identity = folder, plain(identity)
         remedy = "choose another --output or remove the folder"
         before = read_json(folder / IDENTITY)
-        if not isinstance(before, dict):
+        if not before:
             if any(folder.glob("*.json")):
                 raise ValueError(f"{folder} holds files without a whole {IDENTITY}, which says whose; {remedy}")
             before = self._identity

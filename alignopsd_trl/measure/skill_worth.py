@@ -165,7 +165,7 @@ def worths(bank: SkillBank, asked: Mapping[str, Asked], count: Count, budget: in
     """Lists the bank as a whole and its skills, before any is played."""
 
     def block(text: str, key: str | None, source: str | None) -> tuple[str, tuple[str, ...]]:
-        shown = bank.block(text, key, source, count, budget)
+        shown = render(bank.retrieve(text, key, source), count, budget)
         return shown.text, shown.ids
 
     found = {task: bank.retrieve(*one).ids for task, one in asked.items()}

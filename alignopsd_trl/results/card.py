@@ -204,19 +204,14 @@ def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
     recipe, skills = results["recipe"], skill_lines(results)
     if not recipe["environment"]:
         return None
-    parts = [
-        f"alignopsd evaluate --model {shlex.quote(place)} --environment {shlex.quote(recipe['environment'])}",
-        f"--panel {shlex.quote(recipe['panel'] or 'test')}",
-    ]
-    for name, value in play_options(results).items():
-        parts.append(f"--{name} {shlex.join(words(value))}")
-    if recipe.get("environment_options"):
-        parts.append(f"--environment_options {shlex.quote(recipe['environment_options'])}")
-    if recipe.get("panel_limit"):
-        parts.append(f"--limit {recipe['panel_limit']}")
+    given = {"model": place, "environment": recipe["environment"], "panel": recipe["panel"] or "test"}
+    given |= play_options(results)
+    more = {"environment_options": recipe.get("environment_options"), "limit": recipe.get("panel_limit")}
+    given |= {name: value for name, value in more.items() if value}
     if skills:
-        parts.append(f"--skills --skill_bank {shlex.quote(skills['bank'])} --skill_tokens {skills['tokens']}")
-        parts.append(f"--encoder {shlex.quote(skills['encoder'])}")
+        own = {"skill_bank": skills["bank"], "skill_tokens": skills["tokens"], "encoder": skills["encoder"]}
+        given |= {"skills": (), **own}
+    parts = ["alignopsd evaluate", *(f"--{name} {shlex.join(words(value))}".rstrip() for name, value in given.items())]
     lines = textwrap.wrap(" ".join(parts), 108, break_long_words=False, break_on_hyphens=False)
     return " \\\n    ".join(lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -77,22 +77,20 @@ def success_rate(won: Sequence[bool | None]) -> Estimate:
     NaN without episodes, and if it is unknown for any of them whether it was won."""
     if not won or None in won:
         return Estimate(math.nan, math.nan, math.nan, len(won))
-    wins = sum(map(bool, won))
-    share = 100 * wins / len(won)
-    if len(won) < FEWEST:
-        return Estimate(share, math.nan, math.nan, len(won))
-    low, high = wilson(wins / len(won), len(won))
-    return Estimate(share, 100 * low, 100 * high, len(won))
+    wins, episodes = sum(map(bool, won)), len(won)
+    return _estimate(100 * wins / episodes, episodes, lambda: wilson(wins / episodes, episodes))
 
 
 def mean_score(scores: Sequence[float]) -> Estimate:
     """Returns the mean of the environment's scores with a bootstrap interval over episodes, which stays in the range of
     the scores (NaN for fewer than `FEWEST` episodes). The draws are always the same."""
     mean = 100 * math.fsum(scores) / len(scores) if scores else math.nan
-    if len(scores) < FEWEST:
-        return Estimate(mean, math.nan, math.nan, len(scores))
-    low, high = bootstrap_mean(scores)
-    return Estimate(mean, 100 * low, 100 * high, len(scores))
+    return _estimate(mean, len(scores), lambda: bootstrap_mean(scores))
+
+
+def _estimate(mean: float, episodes: int, interval: Callable[[], tuple[float, float]]) -> Estimate:
+    low, high = interval() if episodes >= FEWEST else (math.nan, math.nan)
+    return Estimate(mean, 100 * low, 100 * high, episodes)
 
 
 @dataclass(frozen=True)

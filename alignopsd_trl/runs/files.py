@@ -73,10 +73,11 @@ FILES = (
 )
 
 
-def patterns(*overwritten: str) -> tuple[str, ...]:
-    """Returns the patterns of files that ``overwrite_output_dir`` treats so; the file that says whose folder it is
-    comes last."""
-    return tuple(pattern for one in reversed(FILES) if one.overwritten in overwritten for pattern in one.patterns)
+def found(run: Path, *overwritten: str) -> list[Path]:
+    """Returns the files in a folder that ``overwrite_output_dir`` treats so; the one that says whose folder it is comes
+    last."""
+    patterns = [pattern for one in reversed(FILES) if one.overwritten in overwritten for pattern in one.patterns]
+    return [one for pattern in patterns for one in sorted(run.glob(pattern))]
 
 
 MARKS = tuple(f"{PREFIX}-*/{name}" for name in OF_CHECKPOINTS)

@@ -19,38 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.common.files import json_line, plain, read_json, sweep_partials, write_json, write_text
-from alignopsd_trl.runs.files import (
-    COMPLETIONS,
-    LOG_FILE,
-    MARKS,
-    OF_CHECKPOINTS,
-    RECORDS,
-    SCHEMAS,
-    TRAJECTORIES,
-    patterns,
-    record_sizes,
-)
+from alignopsd_trl.runs import files, state
+from alignopsd_trl.runs.files import COMPLETIONS, RECORDS, SCHEMAS, TRAJECTORIES
 from alignopsd_trl.runs.owned import NOTES, foreign, note, notes
 from alignopsd_trl.runs.provenance import FREE_ON_RESUME, code_checksum, differences, shown, versions
-from alignopsd_trl.runs.state import (
-    ENDED,
-    LIST_FILE,
-    MARK,
-    RELEASED,
-    RESULTS_FILE,
-    RUN_FILE,
-    RunFolderError,
-    broken_off,
-    damage,
-    has_ended,
-    is_numbered,
-    is_whole,
-    load_state,
-    lock,
-    read_run,
-    update_of,
-    whole_checkpoints,
-)
+from alignopsd_trl.runs.state import MARK, RUN_FILE, RunFolderError, has_ended, read_run, update_of, whole_checkpoints
 
 _FOLDERS = (TRAJECTORIES, COMPLETIONS)
 TRAIN = "train"
@@ -96,7 +69,7 @@ class RunFolder:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
         path, configuration, resumes = Path(path), plain(configuration), wanted(resume)
-        held = lock(path)
+        held = state.lock(path)
         try:
             if strange := strangers(path):
                 raise RunFolderError(strange)
@@ -105,7 +78,7 @@ class RunFolder:
             elif aside and not resumes and has_ended(path, read_run(path)):
                 say(f"{path} held a finished run, which is in {set_aside(path)} now")
             left = look(path)
-            if summary := broken_off(path, ours=True):
+            if summary := state.broken_off(path, ours=True):
                 say(summary)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
@@ -136,21 +109,20 @@ class RunFolder:
     @property
     def _state(self) -> dict[str, Any]:
         """Returns the trainer state that transformers saved in the checkpoint."""
-        return (read_json(Path(self.resume) / MARK) if self.resume else None) or {}
+        return read_json(Path(self.resume) / MARK) if self.resume else {}
 
     def end(self) -> None:
         """Notes in ``run.json`` that the run has made all its updates."""
-        self._note(ENDED)
+        self._note(state.ENDED)
 
     def release(self) -> None:
         """Unlocks the folder and notes it; a session without this note broke off (`broken_off`)."""
         with contextlib.suppress(OSError):  # a full disk may be the reason for the end
-            self._note(RELEASED)
+            self._note(state.RELEASED)
         self.unlock()
 
     def _note(self, what: str) -> None:
-        run = read_json(self.path / RUN_FILE) if self.writes else None
-        if run is not None:
+        if self.writes and (run := read_json(self.path / RUN_FILE)):
             run["sessions"][-1][what] = _now()
             write_json(self.path / RUN_FILE, run)
 
@@ -170,7 +142,8 @@ class RunFolder:
 
     def _tell_of_records(self, update: int, say: Callable[[str], None]) -> None:
         """Says which files of trajectories are not those of the checkpoint's list."""
-        listed, found = load_state(self.resume).get("records") or {}, record_sizes(self.path, update)
+        listed = state.load_state(self.resume).get("records") or {}
+        found = files.record_sizes(self.path, update)
         names = {
             "is gone": listed.keys() - found.keys(),
             "is not as it was saved": {name for name in listed.keys() & found.keys() if listed[name] != found[name]},
@@ -184,7 +157,7 @@ class RunFolder:
 
     def _mend_log(self, update: int, say: Callable[[str], None]) -> None:
         """Cuts the log to an update; lines that are not those of the checkpoint's log are replaced by these."""
-        log = self.path / LOG_FILE
+        log = self.path / files.LOG_FILE
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         kept = [line for line in text.splitlines() if _update_of(line) <= update]
         known = [one for one in self._state.get("log_history", ()) if "train_runtime" not in one]
@@ -242,11 +215,11 @@ class Left:
                 f"{self.path} holds another run: {shown(changed)}. Choose another output_dir, or "
                 f"overwrite_output_dir=True to remove that run"
             )
-        if not self.checkpoints and not (self.path / RESULTS_FILE).is_file():
+        if not self.checkpoints and not (self.path / state.RESULTS_FILE).is_file():
             return None
-        state = "finished" if has_ended(self.path, self.run) else f"stopped after {self.checkpoints[-1].name}"
+        reached = "finished" if has_ended(self.path, self.run) else f"stopped after {self.checkpoints[-1].name}"
         return (
-            f"{self.path} holds this very run ({state}): resume_from_checkpoint=True goes on with "
+            f"{self.path} holds this very run ({reached}): resume_from_checkpoint=True goes on with "
             f"what is missing, overwrite_output_dir=True removes it and starts again"
         )
 
@@ -270,18 +243,17 @@ class Left:
 def look(path: Path) -> Left:
     """Returns the content of a folder; changes nothing."""
     run = read_run(path)
-    anything = any(any(path.glob(pattern)) for pattern in MARKS)
+    anything = any(any(path.glob(pattern)) for pattern in files.MARKS)
     anything |= any(RECORDS.fullmatch(one.name) for name in _FOLDERS for one in path.glob(f"{name}/*"))
     return Left(path, run, whole_checkpoints(path), anything)
 
 
 def strangers(path: Path) -> str:
     """Returns a message about files in a run's places that no run wrote there; empty without any."""
-    shared = [one for pattern in patterns("replaced") for one in sorted(path.glob(pattern))]
-    found = [*foreign(shared, TRAIN), *(path / name for name in _FOLDERS if (path / name).is_file())]
+    found = foreign(files.found(path, "replaced"), TRAIN)
+    found += [path / name for name in _FOLDERS if (path / name).is_file()]
     if RUN_FILE not in notes(path):
-        left = [one for pattern in patterns("goes") for one in sorted(path.glob(pattern))]
-        left = [one for one in left if one.is_file() or any(one.iterdir())]
+        left = [one for one in files.found(path, "goes") if one.is_file() or any(one.iterdir())]
         found = [] if read_run(path) else [*found, *left]  # of nobody's run
     remedy = "nothing is replaced: move it away, or choose another output_dir"
     return f"{found[0]} is there, and is not as a run of this folder wrote it; {remedy}" if found else ""
@@ -289,18 +261,17 @@ def strangers(path: Path) -> str:
 
 def clear(path: Path) -> None:
     """Removes the files of a run; other files of the folder stay."""
-    _take_away(path, patterns("goes"), _remove)
+    _take_away(files.found(path, "goes"), _remove)
 
 
 def _remove(found: Path) -> None:
     """Removes a file, or the files of a folder that the run wrote, and the folder once it is empty."""
-    if found.is_dir() and found.name not in _FOLDERS and not any((found / name).exists() for name in OF_CHECKPOINTS):
+    of_records, listed = found.name in _FOLDERS, read_json(found / state.LIST_FILE)
+    if found.is_dir() and not of_records and not any((found / name).exists() for name in files.OF_CHECKPOINTS):
         return
-    listed = read_json(found / LIST_FILE) or {}
     for file in [one for one in found.rglob("*") if not one.is_dir()] if found.is_dir() else [found]:
         name = file.relative_to(found).as_posix()
-        written = RECORDS.fullmatch(name) if found.name in _FOLDERS else not listed or name in (*listed, LIST_FILE)
-        if written:
+        if RECORDS.fullmatch(name) if of_records else not listed or name in (*listed, state.LIST_FILE):
             file.unlink()
     for folder in sorted([one for one in (found, *found.rglob("*")) if one.is_dir()], reverse=True):
         if not any(folder.iterdir()):
@@ -314,12 +285,12 @@ def set_aside(path: Path) -> Path:
     place.mkdir()
     if (whole / NOTES).is_file():
         shutil.copy(whole / NOTES, place)
-    _take_away(whole, patterns("replaced", "goes"), lambda found: shutil.move(found, place / found.name))
+    _take_away(files.found(whole, "replaced", "goes"), lambda found: shutil.move(found, place / found.name))
     return place
 
 
-def _take_away(path: Path, patterns: Sequence[str], take: Callable[[Path], object]) -> None:
-    for found in [one for pattern in patterns for one in sorted(path.glob(pattern))]:
+def _take_away(several: Sequence[Path], take: Callable[[Path], object]) -> None:
+    for found in several:
         take(found)
         if found.name in _FOLDERS:
             found.mkdir(exist_ok=True)  # TRL has already made the run's own, with the trainer
@@ -373,14 +344,14 @@ def _checkpoint(resume: str | bool | None, left: Left, say: Callable[[str], None
             f"resume_from_checkpoint={resume!r} is no checkpoint in output_dir={str(left.path)!r}; a run goes on in "
             "its own folder"
         )
-    if not newest and not is_whole(given):
+    if not newest and not state.is_whole(given):
         raise RunFolderError(
             f"resume_from_checkpoint={resume!r} has no readable {MARK} (no such folder, or the run was stopped while "
             "writing it); use True for the last whole checkpoint"
         )
     problems = list[str]()
     for one in [*([] if newest else [given]), *reversed(left.checkpoints)]:
-        if problem := damage(one, run):
+        if problem := state.damage(one, run):
             problems.append(problem)
         elif not problems or newest:
             for problem in problems:
@@ -393,11 +364,9 @@ def _checkpoint(resume: str | bool | None, left: Left, say: Callable[[str], None
 
 def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str], None]) -> None:
     begins = update_of(checkpoint) if checkpoint else -1
-    later = [one for one in path.glob("checkpoint-*") if is_numbered(one) and update_of(one) > begins]
-    later = [one for one in later if not is_whole(one)]
-    if later:
+    if later := [one for one in state.checkpoints(path) if update_of(one) > begins and not state.is_whole(one)]:
         whole = f"{checkpoint.name} is the last whole one" if checkpoint else "no other is whole: the run starts again"
-        say(f"{max(later, key=update_of).name} was not written to its end ({MARK}); {whole}")
+        say(f"{later[-1].name} was not written to its end ({MARK}); {whole}")
 
 
 def _tell_of_changes(

@@ -74,8 +74,7 @@ def owned(command: str, *files: Path) -> Generator[None]:
 
 def notes(folder: Path) -> dict[str, str]:
     """Returns the notes of a folder; empty without any."""
-    found = read_json(folder / NOTES)
-    return found if isinstance(found, dict) else {}
+    return read_json(folder / NOTES)
 
 
 def _noted(file: Path, command: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,10 @@ class RunFolderError(ValueError):
 def read_run(path: Path) -> dict[str, Any] | None:
     """Returns ``run.json``, or `None` if it is missing or damaged."""
     run = read_json(path / RUN_FILE)
-    whole = isinstance(run, dict) and isinstance(run.get("configuration"), dict) and isinstance(run.get("id"), str)
-    sessions = run.get("sessions") if whole else None
+    sessions = run.get("sessions")
     known = isinstance(sessions, list) and all(isinstance(one, dict) and "processes" in one for one in sessions)
-    return run if known and sessions else None
+    whole = isinstance(run.get("configuration"), dict) and isinstance(run.get("id"), str)
+    return run if sessions and known and whole else None
 
 
 def has_ended(path: Path, run: dict[str, Any] | None) -> bool:
@@ -102,8 +101,7 @@ STATE_FILE, MARK, LIST_FILE = "run_state.json", "trainer_state.json", "files.jso
 
 def is_whole(checkpoint: Path) -> bool:
     """Returns whether a checkpoint was written to its end: its trainer state can be read."""
-    state = read_json(checkpoint / MARK)
-    return isinstance(state, dict) and isinstance(state.get("global_step"), int)
+    return isinstance(read_json(checkpoint / MARK).get("global_step"), int)
 
 
 def list_files(checkpoint: Path) -> None:
@@ -116,11 +114,11 @@ def damage(checkpoint: Path, run: str | None = None) -> str | None:
     """Returns the first reason why a checkpoint can't be resumed; `None` if it can. One without a list of its files is
     judged by what transformers will read of them."""
     listed = read_json(checkpoint / LIST_FILE)
-    if not (listed and isinstance(listed, dict)) and (checkpoint / LIST_FILE).exists():
+    if not listed and (checkpoint / LIST_FILE).exists():
         return f"{checkpoint / LIST_FILE} is damaged (it can't be read)"
-    if listed is None and (strange := _strange(checkpoint)):
+    if not listed and (strange := _strange(checkpoint)):
         return f"{strange}, and no {LIST_FILE} lists it, as this run writes it last: the checkpoint is of elsewhere"
-    for file, saved in ((checkpoint / name, saved) for name, saved in (listed or {}).items()):
+    for file, saved in ((checkpoint / name, saved) for name, saved in listed.items()):
         if not file.is_file():
             return f"{file} is damaged (it is gone)"
         if (found := fingerprint(file)) != saved:
@@ -153,14 +151,15 @@ def _strange(checkpoint: Path) -> str:
     return ""
 
 
+def checkpoints(output_dir: str | Path) -> list[Path]:
+    """Returns the folders of a run's checkpoints, oldest first."""
+    found = Path(output_dir).glob(f"{PREFIX}-*")
+    return sorted((one for one in found if one.name.rpartition("-")[2].isdigit()), key=update_of)
+
+
 def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:
     """Returns the checkpoints of a run that are whole, oldest first."""
-    numbered = [path for path in Path(output_dir).glob(f"{PREFIX}-*") if is_numbered(path)]
-    return tuple(sorted(filter(is_whole, numbered), key=update_of))
-
-
-def is_numbered(checkpoint: Path) -> bool:
-    return checkpoint.name.rpartition("-")[2].isdigit()
+    return tuple(filter(is_whole, checkpoints(output_dir)))
 
 
 def update_of(checkpoint: Path) -> int:
@@ -173,11 +172,6 @@ def last_good(output_dir: str | Path) -> str:
     return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
 
 
-def save_state(checkpoint: Path, state: Mapping[str, Any]) -> None:
-    write_json(checkpoint / STATE_FILE, state)
-
-
 def load_state(checkpoint: str | Path | None) -> dict[str, Any]:
-    """Returns the state that `save_state` wrote; empty without a checkpoint or without such a state."""
-    state = read_json(Path(checkpoint) / STATE_FILE) if checkpoint else None
-    return state if isinstance(state, dict) else {}
+    """Returns the run's own state that a checkpoint holds; empty without a checkpoint or without such a state."""
+    return read_json(Path(checkpoint) / STATE_FILE) if checkpoint else {}

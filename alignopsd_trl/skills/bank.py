@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -104,18 +104,6 @@ class SkillBank:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise SkillBankError(f"{path}: file is no UTF-8 JSON ({error}); correct it there") from error
         return cls(content, str(path), encoder)
-
-    def block(
-        self,
-        task_text: str,
-        task_key: str | None,
-        data_source: str | None,
-        count_tokens: Callable[[str], int],
-        budget: int,
-        row: Mapping[str, Any] | None = None,
-    ) -> Rendered:
-        """Renders the skills retrieved for a task, as many as fit the budget."""
-        return render(self.retrieve(task_text, task_key, data_source), count_tokens, budget)
 
     def retrieve(self, task_text: str, task_key: str | None = None, data_source: str | None = None) -> Retrieved:
         """Retrieves the skills of a task. Equal arguments give equal results, in every process and on every device.

@@ -13,7 +13,7 @@ from typing import Any
 from alignopsd_trl.encoder import Encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import find_module
-from alignopsd_trl.skills.bank import Rendered, SkillBank
+from alignopsd_trl.skills.bank import Rendered, SkillBank, render
 from alignopsd_trl.skills.schema import SkillBankError
 
 CONTEXT = "privileged_context"
@@ -168,7 +168,10 @@ def skill_source(
     def source(
         task_text: str, task_key: str | None, data_source: str | None, row: Mapping[str, Any] | None = None
     ) -> tuple[str, tuple[str, ...]]:
-        block = bank.block(task_text, task_key, data_source, count, budget, row)
+        if isinstance(bank, SkillBank):
+            block = render(bank.retrieve(task_text, task_key, data_source), count, budget)
+        else:
+            block = bank.block(task_text, task_key, data_source, count, budget, row)
         return block.text, block.ids
 
     reads_row = getattr(bank, "reads_row", False)

@@ -14,7 +14,7 @@ import torch
 from transformers import TrainerCallback
 
 from alignopsd_trl.common import strategies
-from alignopsd_trl.common.files import full_disk_named, readable_as_others, replacing
+from alignopsd_trl.common.files import full_disk_named, readable_as_others, replacing, write_json
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.common.process_group import ProcessGroup
@@ -26,16 +26,7 @@ from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finit
 from alignopsd_trl.runs.owned import begin, note
 from alignopsd_trl.runs.provenance import configuration_of
 from alignopsd_trl.runs.sizes import write_sizes
-from alignopsd_trl.runs.state import (
-    LIST_FILE,
-    MARK,
-    PREFIX,
-    is_whole,
-    last_good,
-    list_files,
-    load_state,
-    save_state,
-)
+from alignopsd_trl.runs.state import LIST_FILE, MARK, PREFIX, STATE_FILE, is_whole, last_good, list_files, load_state
 from alignopsd_trl.skills.turn_texts import PrivilegedError
 from alignopsd_trl.training.phases import Phases, Seconds
 
@@ -129,7 +120,7 @@ class Checkpoints(TrainerCallback):
                 phases, failed = dict(self.phases.total), self.failed.recent
                 state = {"seconds": self.seconds.total["training"], "phases": phases, "failed": failed}
                 records = record_sizes(self.output_dir, update)
-                save_state(self.folder(update), state | {"run": self.run, "records": records})
+                write_json(self.folder(update) / STATE_FILE, state | {"run": self.run, "records": records})
             self.processes.wait()
             yield
             if self.processes.process == 0:

@@ -141,10 +141,10 @@ def percent(value: float, width: str = "5") -> str:
     return f"{100 * value:{width}.{'1f' if abs(value) < 1000 else '1e'}}"
 
 
-def spark(curve: list[float], places: int = 8) -> str:
+def spark(curve: list[float]) -> str:
     """Draws a curve in eight characters: each is the mean of its part. The lowest bar is 0 and the highest 100, or the
     curve's own ends where these lie beyond."""
-    count = min(places, len(curve))
+    count = min(8, len(curve))
     edges = [len(curve) * place // count for place in range(count + 1)]
     drawn = [max(min(value, _MOST), -_MOST) for value in curve]
     means = [sum(drawn[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
@@ -185,10 +185,11 @@ def drifted(logs: Mapping[str, Any]) -> str:
     return f"far from its sampler at step {step[5:]} of the round: {100 * sizes[step]:.0f}% effective samples"
 
 
-def show_note(text: str) -> None:
-    """Prints a note between the lines of updates: wrapped on a terminal, whole in a file."""
-    clear_status()
-    print(wrapped(f"{'':>9}  ", " ".join(text.split()), columns()), flush=True)
+def show_note(text: str, process: int = 0) -> None:
+    """Prints a note of the first process between the lines of updates: wrapped on a terminal, whole in a file."""
+    if process == 0:
+        clear_status()
+        print(wrapped(f"{'':>9}  ", " ".join(text.split()), columns()), flush=True)
 
 
 def wrapped(before: str, text: str, width: int | None) -> str:

@@ -24,7 +24,6 @@ from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.runs.files import LOG_FILE
 from alignopsd_trl.runs.health import FailedShare
 from alignopsd_trl.sampling.backend import Backend, Samplers
-from alignopsd_trl.sampling.trl_engine import EngineBackend, OwnBackend
 from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
 from alignopsd_trl.skills import CONTEXT, SkillSpec, load_skills, skill_source
@@ -90,8 +89,7 @@ def check_loaded(trainer: Any) -> ProcessGroup:
     settle(trainer)
     processes = ProcessGroup(trainer.accelerator)
     for note in check_made(trainer, processes):
-        if processes.process == 0:
-            show_note(note)
+        show_note(note, processes.process)
     return processes
 
 
@@ -184,11 +182,6 @@ def make_parts(trainer: Any, skill_bank: SkillSpec | None, encoder: Any, reward_
         panels=Panels(policy, samplers, rollouts, rewards, processes, seconds, trainer.train_dataset),
         update=Update(policy, trainer.accelerator, args, trainer.method, processes, drift),
     )
-
-
-def usual_backend(trainer: Any) -> Backend:
-    """Makes the back end of a trainer's configuration: vLLM through TRL, or the package's own loop."""
-    return EngineBackend(trainer, trainer.processes) if trainer.use_vllm else OwnBackend(trainer)
 
 
 def callbacks_of(parts: Parts) -> list[TrainerCallback]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -87,7 +87,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
-        self._told_of_breaks, self._told_of_skills = False, False
+        self._told = set[Callable[..., str | None]]()
         self._decays = {
             "privileged/success": Decay("privileged success", lambda first: first / 2),
             GAP_OF_WON: Decay("the gap of won turns", lambda first: min(first, 0.0) - LOST_GAP, digits=3),
@@ -105,9 +105,9 @@ class Recorder:
         found = rollout_metrics(ordinary) | played.credit.metrics | privileged_metrics(privileged) | gap_of_won(played)
         if self.config.history == "conversation":
             found |= conversation_metrics(played.trajectories)
-            self._tell_of_breaks(played.trajectories)
+            self._tell_once(note_of_breaks, played.trajectories, PlayOptions.of(self.config))
         self._warn_of_teacher(self.metrics("train", found | dict(counters)))
-        self._tell_of_skills(played.trajectories)
+        self._tell_once(note_of_skills, played.trajectories)
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
         self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
@@ -119,28 +119,15 @@ class Recorder:
         kind = self.config.teacher_model_kind
         for name, decay in self._decays.items():
             problem = decay.problem(logged[name]) if name in logged and kind != "base" else None
-            if problem and self.processes.process == 0:
-                show_note(
-                    f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
-                )
+            if problem:
+                moves = f"the teacher moves with the policy (teacher_model_kind={kind!r})"
+                show_note(f"{problem}: {moves}; 'base' stands still", self.processes.process)
 
-    def _tell_of_skills(self, trajectories: Sequence[Trajectory]) -> None:
-        """Prints once that siblings have different skills, as those whose openings differ may have."""
-        for one, other in () if self._told_of_skills else pairwise(sorted(trajectories, key=lambda one: one.task)):
-            if one.task == other.task and one.skill_text != other.skill_text and not one.failed and not other.failed:
-                self._told_of_skills = True
-                if self.processes.process == 0:
-                    texts = f"{cut(one.skill_text, 60)!r} and {cut(other.skill_text, 60)!r}"
-                    show_note(f"siblings of task {one.task!r} have different skills, {texts}, as their openings differ")
-                return
-
-    def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
-        """Prints once the remedy for a chat template that keeps the turns of a dialogue from sharing a row."""
-        note = None if self._told_of_breaks else note_of_breaks(trajectories, PlayOptions.of(self.config))
-        if note is not None:
-            self._told_of_breaks = True
-            if self.processes.process == 0:
-                show_note(note)
+    def _tell_once(self, note: Callable[..., str | None], *given: Any) -> None:
+        """Prints a note of a round, the first one that there is."""
+        if note not in self._told and (told := note(*given)):
+            self._told.add(note)
+            show_note(told, self.processes.process)
 
     def _write(self, played: Round, run_id: str | None) -> None:
         step, trace = played.update, dict(played.credit.trace)
@@ -172,6 +159,15 @@ class SecondsOfRounds(TrainerCallback):
         if round_ends(state, self._updates):
             spent = self._phases.take()
             self._recorder.metrics("train", {f"seconds/{name}": value for name, value in spent.items()})
+
+
+def note_of_skills(trajectories: Sequence[Trajectory]) -> str | None:
+    """Returns a note that siblings have different skills, as those whose openings differ may have."""
+    for one, other in pairwise(sorted(trajectories, key=lambda one: one.task)):
+        if one.task == other.task and one.skill_text != other.skill_text and not one.failed and not other.failed:
+            texts = f"{cut(one.skill_text, 60)!r} and {cut(other.skill_text, 60)!r}"
+            return f"siblings of task {one.task!r} have different skills, {texts}, as their openings differ"
+    return None
 
 
 def gap_of_won(played: Round) -> dict[str, float]:

@@ -61,9 +61,7 @@ class Rewards:
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         environments, asked = None, (prompts, completions)
-        if isinstance(
-            self.rollouts.factory, AdaptedEnvironment
-        ):  # functions for TRL's tool classes get messages and the environments
+        if isinstance(self.rollouts.factory, AdaptedEnvironment):  # functions for TRL's tool classes get messages
             environments, *asked = self._conversations(trajectories)
         table = self.policy.rewards(rows, *asked, [_response_ids(one) for one in trajectories], environments)
         failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
@@ -180,7 +178,9 @@ class RewardCheck:
         """Returns the function with a check of its values; a model or its name, which TRL calls, stays as it is."""
         if isinstance(function, str) or not callable(function) or hasattr(function, "forward"):
             return function
-        inner = _innermost(function)
+        inner = function
+        while isinstance(inner, partial):
+            inner = inner.func
         name = getattr(inner, "__name__", type(inner).__name__)
         checks = partial(self._checked, name)
         if inspect.iscoroutinefunction(inspect.unwrap(inner)) or inspect.iscoroutinefunction(
@@ -258,9 +258,3 @@ def _listed(answer: Any) -> list[Any] | None:
     if hasattr(answer, "tolist") and getattr(answer, "ndim", 0) == 1:
         return answer.tolist()
     return list(answer) if isinstance(answer, Sequence) and not isinstance(answer, str | bytes) else None
-
-
-def _innermost(function: Callable) -> Callable:
-    while isinstance(function, partial):
-        function = function.func
-    return function

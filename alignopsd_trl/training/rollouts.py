@@ -50,25 +50,6 @@ class ToPlay(NamedTuple):
     hand_over: HandOver | None = None
 
 
-class Counters:
-    """Turns the totals that an environment batch may keep (``metrics()``) into counts per round.
-
-    Args:
-        environments: the batch. What it has counted before belongs to no round.
-    """
-
-    def __init__(self, environments: ValidatedBatch) -> None:
-        self._environments = environments
-        self._before = environments.metrics()
-
-    def take(self) -> dict[str, float]:
-        """Returns the increase since the last call as ``environment/<name>``; empty for a batch without counters."""
-        now = self._environments.metrics()
-        added = {f"environment/{name}": value - self._before.get(name, 0.0) for name, value in now.items()}
-        self._before = now
-        return added
-
-
 @dataclass(eq=False)
 class Rollouts:
     """Plays episodes on environments, which it opens at the first need.
@@ -98,7 +79,7 @@ class Rollouts:
     def environments(self) -> ValidatedBatch:
         if self._batch is None:
             self._batch = open_batch(self.factory, self.slots, self.config.environment_time_limit)
-            self.counters = Counters(self._batch)
+            self._totals = self._batch.metrics()  # what it has counted before belongs to no round
             self._reader = reader_for(self.tokenizer, self._batch, self.options)
             self._closer = weakref.finalize(self, self._batch.close)
         return self._batch
@@ -176,13 +157,19 @@ class Rollouts:
         return trajectories
 
     def _played(self, asked: ToPlay) -> list[Trajectory]:
-        self.environments  # noqa: B018 (opened before its counters are read)
-        self.counters.take()  # drops the counts of evaluations since the last round
+        self._added()  # drops the counts of evaluations since the last round
         return self.play_groups(asked)
 
     def take_counters(self) -> dict[str, float]:
         """Returns the last round's additions to the environments' counters."""
-        return self.counters.take()
+        return self._added()
+
+    def _added(self) -> dict[str, float]:
+        """Returns the increase of the environments' totals (``metrics()``) since the last call, as
+        ``environment/<name>``; empty for a batch without counters."""
+        now = self.environments.metrics()
+        before, self._totals = self._totals, now
+        return {f"environment/{name}": value - before.get(name, 0.0) for name, value in now.items()}
 
     def play_groups(self, asked: ToPlay) -> list[Trajectory]:
         """Plays episodes of whole sibling groups: `num_generations` equal rows side by side are one group."""

@@ -203,11 +203,8 @@ def sampling_ratio(trainer: Trainer, difference: torch.Tensor) -> torch.Tensor:
     """Returns TRL's importance-sampling correction, in its four modes, from ``(R, T)`` masked differences of trainer
     and sampler log-probs. A sequence is one turn. A NaN difference (no sampler log-prob) corrects nothing."""
     difference = torch.nan_to_num(difference, nan=0.0)
-    mode, low, high = (
-        trainer.vllm_importance_sampling_mode,
-        trainer.vllm_importance_sampling_clip_min or 0.0,
-        trainer.vllm_importance_sampling_clip_max,
-    )
+    mode, low = trainer.vllm_importance_sampling_mode, trainer.vllm_importance_sampling_clip_min or 0.0
+    high = trainer.vllm_importance_sampling_clip_max
     ratio = torch.exp(difference.sum(dim=-1, keepdim=True) if mode.startswith("sequence") else difference)
     clipped = ratio.clamp(low, math.inf if high is None else high)
     return clipped if mode.endswith("truncate") else ratio.masked_fill(clipped != ratio, 0.0)

@@ -48,6 +48,3 @@ def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
     from alignopsd_trl.viewer.run import compare, read_run
 
     return compare_page(compare([read_run(run) for run in runs]))
-
-
-__all__ = ["compare_runs", "view_run"]
