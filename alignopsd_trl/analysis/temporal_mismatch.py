@@ -110,7 +110,7 @@ def _matches(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
 def _numbers(same: pd.DataFrame, moved: pd.DataFrame, pairs: list, name: str) -> dict[str, Any]:
     same, moved = same[same.comparison == name], moved[moved.comparison == name]
     tasks = same.groupby("task")[["different", "positions"]].sum()
-    exposures = sum(one is not None and one.entity is not None for _, left, _ in pairs for one in left)
+    exposures = sum(one is not None for _, left, _ in pairs for one in left)  # all that parsed, as in the paper
     off = moved.assign(off=moved.displacement > 0).groupby("task").off.agg(["sum", "count"])
     return {
         "rollout pairs": len(pairs),

@@ -57,14 +57,14 @@ def _token_credit(
 
 @dataclass(frozen=True)
 class RLSDOptions:
-    mixing: Size = option(0.5, "lambda at the first update (0.5 in all published figures).")
+    mixing: Size = option(0.5, "lambda in the first round (0.5 in all published figures).")
     band: Size = option(0.2, "eps_w: weights stay in [1 - band, 1 + band].")
     decay_steps: Count = option(
         100,
-        "Updates over which lambda falls to 0: 100 in the launchers of the published table, 60 in the "
+        "Rounds over which lambda falls to 0: 100 in the launchers of the published table, 60 in the "
         "authors' own code, 0 (constant) in the SDAR paper's table.",
     )
-    warmup_steps: Count = option(0, "Updates over which lambda rises before it falls (authors' code: optional).")
+    warmup_steps: Count = option(0, "Rounds over which lambda rises before it falls (authors' code: optional).")
     negative_only: bool = option(False, "Reweight failed rollouts only (an option of the authors' code).")
 
 
@@ -99,8 +99,8 @@ class StepOPSDOptions:
     )
     shape: Literal["sigmoid", "exp"] = option("sigmoid", "f of aggregate='token': 2 sigmoid (default) or exp.")
     band: Size = option(0.2, "alpha: weights stay in [1 - band, 1 + band].")
-    mixing: Size = option(0.2, "lambda at the first update (0.2 in the paper, 0.05 to 0.5 in its scripts).")
-    decay_steps: Count = option(50, "Updates over which lambda falls to 0; 0: constant.")
+    mixing: Size = option(0.2, "lambda in the first round (0.2 in the paper, 0.05 to 0.5 in its scripts).")
+    decay_steps: Count = option(50, "Rounds over which lambda falls to 0; 0: constant.")
     equal_steps: bool = option(True, "Rescale turns toward equal mean |advantage| (aggregate='token').")
     step_ratio: Size = option(2.0, "The rescaling factor stays in [1 / step_ratio, step_ratio].")
 

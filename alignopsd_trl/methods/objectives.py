@@ -86,7 +86,7 @@ def _kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
 
 
 def mixing_weight(step: int, initial: float, decay_steps: int, warmup_steps: int = 0) -> float:
-    """Returns lambda at policy update ``step``, counted from 1: a linear rise over the warm-up, then a linear fall.
+    """Returns lambda in round ``step``, counted from 1: a linear rise over the warm-up, then a linear fall.
 
     ``decay_steps=0`` keeps it constant after the warm-up.
     """

@@ -99,17 +99,17 @@ def test_matching_is_order_preserving_largest_and_nearest() -> None:
 
 def test_temporal_by_hand() -> None:
     turns = frame(
-        episode("t", "0", ["take a", "open b", "take c"]),
+        episode("t", "0", ["take a", "open b", "take c", "look"]),
         episode("t", "1", ["look", "take a", "take c", "open b"]),
     )
     found = analysis.temporal(turns)
     numbers = found.numbers["self-self"]
-    # turns 0 and 1 differ in kind (take/look, open/take), turn 2 does not; turn 3 has no partner
-    assert numbers["positions with two parseable actions"] == 3
-    assert numbers["different kinds at the same turn"][0] == pytest.approx(2 / 3)
+    # turns 0, 1 and 3 differ in kind (take/look, open/take, look/open), turn 2 does not
+    assert numbers["positions with two parseable actions"] == 4
+    assert numbers["different kinds at the same turn"][0] == pytest.approx(3 / 4)
     # a (0, 1) and c (2, 2) go together; a and b would need (0, 1), (1, 3): as many pairs, further apart
     assert found.tables["displacement"][["left_turn", "right_turn"]].to_numpy().tolist() == [[0, 1], [2, 2]]
-    assert numbers["entity-action coverage"] == pytest.approx(2 / 3)
+    assert numbers["entity-action coverage"] == 2 / 4, "over all turns that parsed, also those on no entity"
     assert numbers["matched actions at different turns"][0] == pytest.approx(0.5)
     assert numbers["absolute displacement, median (turns)"] == 0.5
     taught = [episode(task, "2", ["take a"], privileged=True) for task in ("t", "u")]

@@ -159,6 +159,15 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
     assert all(cell.config["eval_strategy"] == "steps" for cell in planned["ablation_7b"])
 
 
+def test_the_page_names_each_shipped_study_with_its_number_of_runs() -> None:
+    page = (HERE.parent / "docs" / "studies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]+`) \| .* \| ([^|]+) \|$", page.partition("## The file")[0], re.MULTILINE)
+    told = {name: runs for names, runs in rows for name in re.findall(r"`(\w+)`", names)}
+    for path in SHIPPED.glob("*.yaml"):
+        trainings = sum(cell.trains for cell in plan(read_study(path)))
+        assert str(trainings) in re.findall(r"\d+", told[path.stem]), path.stem
+
+
 @pytest.mark.parametrize("size", ["3b", "7b"])
 def test_table1_does_not_begin_without_the_benchmarks_data(
     size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
