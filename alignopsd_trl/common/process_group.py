@@ -53,7 +53,7 @@ class ProcessGroup:
 
     def together(self, act: Callable[[], Found], kind: type[Exception] | tuple[type[Exception], ...]) -> Found:
         """Calls ``act`` and returns its result. If it raises one of ``kind`` on any process, all raise that."""
-        return together(act, kind, self.agree, self.each)
+        return together(act, kind, self.each)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Concatenates the one-dimensional tensors of all processes and drops NaN."""
@@ -76,17 +76,17 @@ class ProcessGroup:
 def together(
     act: Callable[[], Found],
     kind: type[Exception] | tuple[type[Exception], ...],
-    agree: Callable[[int], int],
     each: Callable[[Any], list[Any]],
+    agree: Callable[[int], int] = lambda number: 1,
 ) -> Found:
-    """Is `ProcessGroup.together`, for the collectives ``agree`` and ``each`` of a group."""
+    """Is `ProcessGroup.together`, by the collectives of a group. With ``agree`` errors alone are gathered."""
     found: list[Found] = []
     problem: Exception | None = None
     try:
         found.append(act())
     except kind as error:
         problem = error
-    if agree(int(problem is not None)):
-        problems = [one for one in each(problem) if one is not None]
+    problems = [one for one in each(problem) if one is not None] if agree(int(problem is not None)) else []
+    if problems:
         raise problem or problems[0]
     return found[0]

@@ -197,7 +197,7 @@ class Player:
             driver.close()
 
     def _together(self, act: Callable[[], None]) -> None:
-        together(act, ENDS, self.agree, self.each)
+        together(act, ENDS, self.each, self.agree)
 
     async def _respond(self, episode: Episode, turn: Turn, queues: Queues) -> None:
         """Samples a response and parses the action in it."""
