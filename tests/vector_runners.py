@@ -25,7 +25,7 @@ from alignopsd_trl.methods.align_opsd.credit import (
     turn_weights,
 )
 from alignopsd_trl.methods.align_opsd.method import AlignOPSD
-from alignopsd_trl.methods.align_opsd.rectification import Mixture, gate, gated_loss, rectify
+from alignopsd_trl.methods.align_opsd.rectification import Mixture, rectify
 from alignopsd_trl.methods.align_opsd.spans import (
     adjacent_divergence,
     boundary_quantile,
@@ -36,6 +36,7 @@ from alignopsd_trl.methods.align_opsd.spans import (
     segment,
 )
 from alignopsd_trl.methods.grpo import invalid_action_residual, rollout_advantage, token_advantages
+from alignopsd_trl.methods.objectives import gate, weighted_gap
 from alignopsd_trl.rollout.reading import parse_response
 from alignopsd_trl.scoring.packing import Packed, Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, largest_logits
@@ -414,7 +415,7 @@ def alignment_loss(inputs: Case, params: Case) -> Case:
     def token_mean(values: torch.Tensor) -> torch.Tensor:
         return (values * weight).sum() / weight.sum()
 
-    loss = token_mean(gated_loss(log_probs, matrix(inputs["rectified_log_probs"], real), trust))
+    loss = token_mean(weighted_gap(log_probs, matrix(inputs["rectified_log_probs"], real), trust))
     loss.backward()
     return {
         "loss": loss.detach(),

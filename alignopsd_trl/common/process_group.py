@@ -53,16 +53,7 @@ class ProcessGroup:
 
     def together(self, act: Callable[[], Found], kind: type[Exception] | tuple[type[Exception], ...]) -> Found:
         """Calls ``act`` and returns its result. If it raises one of ``kind`` on any process, all raise that."""
-        found: list[Found] = []
-        problem: Exception | None = None
-        try:
-            found.append(act())
-        except kind as error:
-            problem = error
-        problems = [one for one in self.each(problem) if one is not None]
-        if problems:
-            raise problems[0] from problem
-        return found[0]
+        return together(act, kind, self.each)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Concatenates the one-dimensional tensors of all processes and drops NaN."""
@@ -80,3 +71,22 @@ class ProcessGroup:
             reduction = _REDUCTIONS.get(name.rpartition("/")[2], lambda found: sum(found) / len(found))
             reduced[name] = reduction(values)
         return reduced
+
+
+def together(
+    act: Callable[[], Found],
+    kind: type[Exception] | tuple[type[Exception], ...],
+    each: Callable[[Any], list[Any]],
+    agree: Callable[[int], int] = lambda number: 1,
+) -> Found:
+    """Is `ProcessGroup.together`, by the collectives of a group. With ``agree`` errors alone are gathered."""
+    found: list[Found] = []
+    problem: Exception | None = None
+    try:
+        found.append(act())
+    except kind as error:
+        problem = error
+    problems = [one for one in each(problem) if one is not None] if agree(int(problem is not None)) else []
+    if problems:
+        raise problem or problems[0]
+    return found[0]

@@ -108,7 +108,7 @@ def _credited(session: Session, tree: Tree, episodes: Sequence[Trajectory]) -> p
     batch = TurnBatch.of(episodes, session.tokenizer.pad_token_id, session.model.device)
     if any(method.needs_student_log_probs for method in methods.values()):
         batch = replace(batch, student_log_probs=session.score(batch))
-    teacher = CachedTeacher(session.teacher)
+    teacher: Any = CachedTeacher(session.teacher)
     credits = {label: checked_credit(method, batch, teacher, step) for label, method in methods.items()}
     sides = grpo.outcome(batch, session.config).advantage.cpu().numpy()
     table = turn_table(episodes, turn_advantages(tree, episodes), sides)

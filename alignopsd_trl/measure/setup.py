@@ -39,7 +39,7 @@ from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.loop import PLAIN, attention_of, plain_sampler, shares_prompts
-from alignopsd_trl.scoring.packing import CACHE_NAME, Packed, Ragged
+from alignopsd_trl.scoring.packing import Packed, Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Before, Forwards, Mix, Padded, score_pairs
 from alignopsd_trl.skills import load_skills, skill_source
@@ -81,15 +81,7 @@ class ModelScorer:
 
     @torch.no_grad()
     def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        cache = None if before is None else before()
-        cached = 0 if cache is None else cache.get_seq_length()
-        return self._model.base_model(
-            input_ids=rows.ids,
-            attention_mask=rows.attention_mask(attention_of(self._model), cached),
-            position_ids=rows.position,
-            use_cache=cache is not None,
-            **({} if cache is None else {CACHE_NAME: cache}),
-        ).last_hidden_state
+        return self._model.base_model(**rows.inputs(attention_of(self._model), before)).last_hidden_state
 
     @torch.no_grad()
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,6 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.values import read_value
 from alignopsd_trl.methods import Credit, Method, Teacher, get_method
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
-from alignopsd_trl.scoring.teacher_forcing import Mix
 from alignopsd_trl.turns import Thought, TurnBatch
 
 Configure = Callable[[str, Mapping[str, Any]], AlignOPSDConfig]
@@ -113,11 +112,6 @@ class CachedTeacher:
             return torch.zeros(batch.policy_mask.shape, device=batch.policy_mask.device)[:0]
         return torch.stack([self._scores[view] for view in views])
 
-    def vocabulary(
-        self, batch: TurnBatch, count: int, sources: torch.Tensor | None = None, mix: Mix | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._teacher.vocabulary(batch, count, sources, mix)
-
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
         if self._thoughts is None:
             self._thoughts = self._teacher.thoughts(batch)
@@ -129,8 +123,8 @@ class CachedTeacher:
             self._vectors |= zip(new, self._teacher.encode(new), strict=True)
         return torch.stack([self._vectors[text] for text in texts]) if texts else self._teacher.encode([])
 
-    def gather(self, values: torch.Tensor) -> torch.Tensor:
-        return self._teacher.gather(values)
+    def __getattr__(self, call: str) -> Any:  # what is not kept: `vocabulary`, `gather`
+        return getattr(self._teacher, call)
 
 
 def turn_credit(credit: Credit, batch: TurnBatch) -> torch.Tensor:

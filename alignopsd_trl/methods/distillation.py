@@ -1,7 +1,7 @@
 """SDAR and Skill-SD, which add a distillation loss on the sampled tokens to GRPO, and OPSD, which also does without it.
 
 The teacher is the privileged view of the snapshot, scored once per batch and detached. The loss is computed on the live
-log-probs of TRL's own forward.
+log-probs of TRL's own forward. Contexts: rollout, loss and evaluation without skill, teacher with it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ class SDAR(Distillation):
     gradient with respect to l is -g: all sampled tokens rise, and only differences between gates teach. The value is
     about -KL and rises toward 0 as the policy nears the teacher; do not read it as a loss.
 
-    Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher and the gate.
-    Source: SDAR (arXiv 2605.15155), gap gating, and its release. Confidence: high.
+    Detached: the teacher and the gate. Source: SDAR (arXiv 2605.15155), gap gating, and its release. Confidence: high.
     """
 
     name = "sdar"
@@ -89,8 +88,8 @@ class SkillSD(Distillation):
     """GRPO plus 0.001 times rho k3(l - l+).
 
     Objective: L_clip(A) + c Agg(rho (exp(-d) - 1 + d)), d = l - l+, rho = exp(l - l_old), exponents bounded by 20 and
-    10. Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher only; the gradient
-    runs through rho, which makes it the reverse-KL gradient also off-policy.
+    10. Detached: the teacher only; the gradient runs through rho, which makes it the reverse-KL gradient also
+    off-policy.
 
     The original summarises skills from the agent's own trajectories; here, as in the published table, all methods share
     one bank. Source: Skill-SD (arXiv 2604.10674) and SDAR's release. Confidence: high.
@@ -163,11 +162,9 @@ class GRPOOPSD(Distillation):
     whose gradient does not contain the teacher: zero in expectation on-policy, weak self-imitation later in a batch.
     ``form="vocabulary"``: L_clip(A) + ``vocabulary_coefficient`` times the divergence of `OPSD`'s form of that name.
 
-    Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher and rho.
-
-    Source: the joint objective as the paper describes it; coefficient and constant gate from SDAR's release.
-    Confidence: release form high; that its coefficient suits the sampled-token form is inferred; which form the
-    published 3B Search-QA cells used is unknown.
+    Detached: the teacher and rho. Source: the joint objective as the paper describes it; coefficient and constant gate
+    from SDAR's release. Confidence: release form high; that its coefficient suits the sampled-token form is inferred;
+    which form the published 3B Search-QA cells used is unknown.
     """
 
     name = "grpo_opsd"
@@ -213,9 +210,8 @@ class OPSD(GRPOOPSD):
     + beta teacher, over the teacher's 50 likeliest tokens, both renormalised, at temperature 1.1. It needs the logits
     of both views: one more forward in scoring and one in the update.
 
-    Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher, rho and the gate. The
-    teacher is the snapshot that made the rollouts, as in all rows here; OPSD's authors keep the initial weights
-    (``teacher_model_kind="base"``).
+    Detached: the teacher, rho and the gate. The teacher is the snapshot that made the rollouts, as in all rows here;
+    OPSD's authors keep the initial weights (``teacher_model_kind="base"``).
 
     Source: OPSD (arXiv 2601.18734), its main form and its sampled-token option; the gated form from SDAR's release.
     Confidence: high for the formulas; that the published rows used the gated form, high.

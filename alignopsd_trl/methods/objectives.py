@@ -13,8 +13,6 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import log_softmax
 
-from alignopsd_trl.methods.align_opsd.rectification import gate
-from alignopsd_trl.methods.align_opsd.rectification import gated_loss as alignment_loss
 from alignopsd_trl.methods.grpo import EPSILON, segment_sum
 from alignopsd_trl.turns import Groups
 
@@ -35,13 +33,23 @@ def sampled_token_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torc
     return -weight * log_probs
 
 
+def gate(gap: torch.Tensor, beta: float) -> torch.Tensor:
+    """Returns sigmoid(beta * gap), without gradient: how far the teacher's view of a token is trusted."""
+    return torch.sigmoid(beta * gap.detach())
+
+
+def weighted_gap(log_probs: torch.Tensor, teacher: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Returns weight (l+ - l), whose gradient is -weight and flows through ``log_probs`` alone."""
+    return weight.detach() * (teacher.detach() - log_probs)
+
+
 def gated_loss(log_probs: torch.Tensor, teacher: torch.Tensor, beta: float) -> torch.Tensor:
     """Returns g (l+ - l) with the detached gate g = sigmoid(beta (l+ - l)) of the current policy; beta = 0: g = 1/2.
 
     The gradient with respect to l is -g: every sampled token is pushed up, more so if the teacher prefers it.
     The value is about -KL and rises toward 0 as the policy approaches the teacher.
     """
-    return alignment_loss(log_probs, teacher, gate(teacher - log_probs, beta))
+    return weighted_gap(log_probs, teacher, gate(teacher - log_probs, beta))
 
 
 def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

@@ -129,17 +129,13 @@ def demonstrate(argv: Sequence[str]) -> None:
         else:
             prompt, tokens = task.suite.factory().prompt, task.limit("max_completion_length")
             actor = Endpoint(given.endpoint, given.endpoint_model, prompt, given.temperature, tokens)
+        options = ("seed", "max_prompt_length", "skill_bank", "encoder", "won_only", "skilled_share")
         found = demonstrate(
             task,
             actor,
             episodes=given.episodes or (ASKED if given.endpoint else SCRIPTED),
-            seed=given.seed,
             tokenizer=_tokenizer(given.model, task),
-            max_prompt_length=given.max_prompt_length,
-            skill_bank=given.skill_bank,
-            encoder=given.encoder,
-            won_only=given.won_only,
-            skilled_share=given.skilled_share,
+            **{name: getattr(given, name) for name in options},
         )
         write_demonstrations(given.output, found.rows)
         print(f"{found.told()}\n{given.output} is written; next: alignopsd warm_start {shlex.quote(given.task)}")

@@ -264,8 +264,7 @@ def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -
     Args:
         tokenizer: the policy's, whose ``eos_token`` ends a response.
     """
-    nobody: Any = None  # prompts are rendered already
-    renderer, end = Renderer(tokenizer, nobody, PlayOptions(**play_options(preset))), tokenizer.eos_token_id
+    renderer, end = Renderer(tokenizer, None, PlayOptions(**play_options(preset))), tokenizer.eos_token_id
     opening = Chat(row["prompt"], row.get("tools") or ())
     talk = Conversation(renderer, opening, renderer.encode([opening])[0])
     ids, mask, rest = list[int](), list[int](), list(row["completion"])

@@ -101,11 +101,14 @@ class PlayedEpisode:
         self.stop, self.message = FAILED, failure.message
 
     def end(self, ending: Any) -> None:
-        """Adds the result of `finish`."""
+        """Adds the result of `finish`, whose rewards of turns become theirs."""
         if isinstance(ending, Failure):
             self.fail(ending)
         elif ending is not None:
-            self.reward += ending.reward
+            for number, reward in ending.turn_rewards.items():
+                turn = self.turns[number]
+                self.turns[number] = replace(turn, step=replace(turn.step, reward=turn.step.reward + reward))
+            self.reward += ending.reward + sum(ending.turn_rewards.values())
             self.won = self.won if ending.won is None else ending.won
 
 

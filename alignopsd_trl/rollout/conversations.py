@@ -13,7 +13,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from os.path import commonprefix
-from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -189,8 +188,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase, options: PlayOptions, nat
     Raises:
         ValueError: if not; names what it lacks, and the remedy.
     """
-    nobody: Any = None  # the prompts are rendered already
-    renderer = Renderer(tokenizer, nobody, options)
+    renderer = Renderer(tokenizer, None, options)
     try:
         _asks(renderer)
         if options.history == "conversation" or native:
@@ -243,8 +241,7 @@ def _said(renderer: Renderer, opening: Chat, message: Message) -> tuple[list[int
 def notes_of(tokenizer: PreTrainedTokenizerBase, options: PlayOptions, ends: Collection[int]) -> Iterator[str]:
     """Yields what a user should know of a chat template: options that it never reads, and an end of its turns that ends
     no response."""
-    nobody: Any = None
-    renderer = Renderer(tokenizer, nobody, options)
+    renderer = Renderer(tokenizer, None, options)
     for name in options.chat_template_kwargs or ():
         if not renderer.reads(name):
             yield f"chat_template_kwargs: the chat template never reads {name!r}; leave it out, or correct its name"

@@ -13,11 +13,12 @@ from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.common.process_group import together
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Rendered, Reply, Step, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
@@ -41,7 +42,6 @@ from alignopsd_trl.rollout.renderer import Renderer, Shown, text_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
-Result = TypeVar("Result")
 ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
 """Errors that end all episodes on all processes."""
 
@@ -196,17 +196,8 @@ class Player:
         finally:
             driver.close()
 
-    def _together(self, act: Callable[[], Result]) -> Result:
-        """Calls ``act``. If it raises one of `ENDS` on any process, all processes raise that."""
-        problem, found = None, None
-        try:
-            found = act()
-        except ENDS as error:
-            problem = error
-        if self.agree(int(problem is not None)):
-            problems = [one for one in self.each(problem) if one is not None]
-            raise problem or problems[0]
-        return cast("Result", found)
+    def _together(self, act: Callable[[], None]) -> None:
+        together(act, ENDS, self.each, self.agree)
 
     async def _respond(self, episode: Episode, turn: Turn, queues: Queues) -> None:
         """Samples a response and parses the action in it."""

@@ -111,7 +111,7 @@ class Renderer:
     """Turns a `View` into prompt token ids through the tokenizer's chat template. A text is one user message.
 
     Args:
-        prompt: the environment's template.
+        prompt: the environment's template; `None` where all prompts are rendered already.
         reserved: tokens of a prompt that stay free for a text that is known after play (`Turn.shown`); 0: none.
 
     Attributes:
@@ -119,7 +119,9 @@ class Renderer:
         asks: whether the prompts are an agent's own requests (`Wishes`).
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions, reserved: int = 0):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt | None, options: PlayOptions, reserved: int = 0
+    ):
         self._tokenizer: Any = tokenizer  # its annotations give a union whatever it is asked for
         self._prompt: Any = prompt  # with optional methods
         self.options = options

@@ -15,7 +15,7 @@ token of the response.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -205,6 +205,19 @@ class Packed:
         path = (key == 0) & (query > 0) & (place < self.reach.unsqueeze(2))
         known = torch.arange(before, device=self.ids.device) < self.reach.unsqueeze(2)
         return torch.cat([known, earlier & ((query == key) | path)], dim=2).unsqueeze(1)
+
+    def inputs(self, attention: str, before: Callable[[], Any] | None = None) -> dict[str, Any]:
+        """Returns the arguments of a model's forward of these rows.
+
+        Args:
+            attention: the model's attention implementation.
+            before: returns the cache of the paths, where the rows do not contain them.
+        """
+        cache = None if before is None else before()
+        mask = self.attention_mask(attention, 0 if cache is None else cache.get_seq_length())
+        position = None if mask is None else self.position  # with gaps transformers builds a mask
+        given = {"input_ids": self.ids, "attention_mask": mask, "position_ids": position}
+        return given | ({"use_cache": False} if cache is None else {"use_cache": True, CACHE_NAME: cache})
 
     def attention_mask(self, attention: str, before: int = 0) -> torch.Tensor | None:
         """Returns the mask in the form that an attention implementation takes. `None` for rows without branches and

@@ -15,7 +15,7 @@ from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.common.patched import patched
-from alignopsd_trl.scoring.packing import CACHE_NAME, Packed
+from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
 from alignopsd_trl.scoring.trl_trainer import (
@@ -209,16 +209,7 @@ class PolicyScorer:
         return self._body.states
 
     def _forward(self, rows: Packed, before: Before | None, **options: Any) -> Any:
-        cache = None if before is None else before()
-        mask = rows.attention_mask(attention_of(self._trainer), 0 if cache is None else cache.get_seq_length())
-        return self._model(
-            input_ids=rows.ids,
-            attention_mask=mask,
-            position_ids=None if mask is None else rows.position,  # with gaps transformers builds a mask
-            use_cache=cache is not None,
-            **({} if cache is None else {CACHE_NAME: cache}),
-            **options,
-        )
+        return self._model(**rows.inputs(attention_of(self._trainer), before), **options)
 
     def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         self._body = Body(policy_of(self._trainer))

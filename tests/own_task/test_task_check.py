@@ -257,6 +257,23 @@ def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
     assert [one.ruins for one in found] == [False] * (name in PAID_TWICE), found
 
 
+def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
+    from fakes.toy import ToyEnvironment
+
+    from alignopsd_trl.environments.base import Ending
+    from alignopsd_trl.own_task.check.outcomes import told
+    from alignopsd_trl.own_task.playing import Answer, play
+
+    class PaidLate(ToyEnvironment):
+        def finish(self) -> Ending:
+            return Ending(reward=0.5, turn_rewards={0: 0.25})
+
+    row = {"task_id": "toy/0", "target": "nine", "dynamics_seed": 0}  # one turn, from zero to one
+    (episode,) = play(PaidLate, [row], lambda asked: [Answer("<action>right</action>") for _ in asked])
+    assert (episode.reward, [turn.step.reward for turn in episode.turns]) == (0.75, [0.25])
+    assert told([episode]).startswith("turn 1: 0.25, finish: 0.5 (turns: 1; in all 0.75)")
+
+
 def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
     """Players that win so often, as long as they are let play."""
     from alignopsd_trl.own_task.check import contest

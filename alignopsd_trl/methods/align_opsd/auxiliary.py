@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.methods.align_opsd.credit import TurnWeights, span_means
-from alignopsd_trl.methods.align_opsd.rectification import Mixture, gate, gated_loss
+from alignopsd_trl.methods.align_opsd.rectification import Mixture
 from alignopsd_trl.methods.align_opsd.report import Stages
 from alignopsd_trl.methods.base import Teacher
-from alignopsd_trl.methods.objectives import divergence_loss
-from alignopsd_trl.methods.objectives import gated_loss as sdar_loss
+from alignopsd_trl.methods.objectives import divergence_loss, gate, gated_loss, weighted_gap
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class AlignmentLoss(AuxiliaryLoss):
         return {"teacher": stages.views.rectified, "gate": gate(stages.views.rectified_gap, self.options.gate_beta)}
 
     def per_token(self, targets: Targets, log_probs: torch.Tensor) -> torch.Tensor:
-        return gated_loss(log_probs, targets["teacher"], targets["gate"])
+        return weighted_gap(log_probs, targets["teacher"], targets["gate"])
 
 
 class SdarLoss(AlignmentLoss):
@@ -73,7 +72,7 @@ class SdarLoss(AlignmentLoss):
         return {"teacher": stages.identity}
 
     def per_token(self, targets: Targets, log_probs: torch.Tensor) -> torch.Tensor:
-        return sdar_loss(log_probs, targets["teacher"], self.options.gate_beta)
+        return gated_loss(log_probs, targets["teacher"], self.options.gate_beta)
 
 
 class DistributionLoss(AuxiliaryLoss):

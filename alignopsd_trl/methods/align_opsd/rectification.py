@@ -154,16 +154,3 @@ def rectify(
     aligned = aligned_log_probs(identity, matched, sources, weights, aggregation)
     rectified = _blend(identity, aligned, alpha)
     return Rectification(weights, rho, alpha, aligned, rectified, identity - student, rectified - student)
-
-
-def gate(gap: torch.Tensor, beta: float) -> torch.Tensor:
-    """sigmoid(beta * gap), without gradient: how far the teacher's view of a token is trusted."""
-    return torch.sigmoid(beta * gap.detach())
-
-
-def gated_loss(log_probs: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Loss per token, weight * (target - log-prob), of the optional alignment term.
-
-    The gradient is -weight and flows through ``log_probs`` alone.
-    """
-    return weight.detach() * (target.detach() - log_probs)

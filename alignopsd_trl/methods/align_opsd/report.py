@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from alignopsd_trl.methods.align_opsd.credit import TurnWeights
-from alignopsd_trl.methods.align_opsd.rectification import gate
 from alignopsd_trl.methods.align_opsd.spans import CutSpans
 from alignopsd_trl.methods.baseline import token_gaps
+from alignopsd_trl.methods.objectives import gate
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
