@@ -123,23 +123,20 @@ def _model(run: Intended) -> None:
 
 
 def _skills(run: Intended) -> None:
-    method, source = run.method, run.privileged or run.args.privileged
+    method, source, siblings = run.method, run.privileged or run.args.privileged, run.args.privileged_siblings
     if source is not None:
         load_source(source)
-    if run.skill_bank is None and ((method.needs_teacher and source is None) or method.skills_in_rollout):
+    asking = (method.needs_teacher and source is None) or method.skills_in_rollout
+    if run.skill_bank is None and (asking or siblings):
+        siblings_ask = f"privileged_siblings={siblings} read a skill in their prompts, so there must be"
         raise ValueError(
-            f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, a "
-            "column of the dataset, or a function from a task's text and its row to a text; or set privileged"
+            f"{f'method={method.name!r} needs' if asking else siblings_ask} a skill_bank: pass 'webshop', 'alfworld', "
+            "'searchqa', a file's path, a column of the dataset, or a function from a task's text and its row to a "
+            f"text{'; or set privileged' * asking}"
         )
-    siblings = run.args.privileged_siblings
     if siblings and method.skills_in_rollout:
         raise ValueError(
             f"privileged_siblings={siblings}: with method={method.name!r} all siblings read the skill; use 0"
-        )
-    if siblings and run.skill_bank is None:
-        raise ValueError(
-            f"privileged_siblings={siblings} read a skill in their prompts, so there must be a skill_bank: pass "
-            "'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or a function"
         )
     if run.skill_bank is not None:
         load_skills(run.skill_bank, columns=run.columns or ())
@@ -157,15 +154,11 @@ def _encoder(run: Intended) -> None:
 def _walks(run: Intended) -> None:
     if not run.method.needs_turn_advantages:
         return
+    asks = f"method={run.method.name!r}"
     if run.rewards or run.args.reward_weights not in (None, [1.0]):
-        raise ValueError(
-            f"method={run.method.name!r} walks for the environment's own reward alone; remove reward_funcs and "
-            "reward_weights"
-        )
+        raise ValueError(f"{asks} walks for the environment's own reward alone; remove reward_funcs and reward_weights")
     if run.args.history != "window":
-        raise ValueError(
-            f"method={run.method.name!r} replays actions, which make no conversation; use history='window'"
-        )
+        raise ValueError(f"{asks} replays actions, which make no conversation; use history='window'")
 
 
 def _weights(run: Intended) -> None:
@@ -213,13 +206,9 @@ def _sessions(run: Intended) -> None:
     args = run.args
     a_process = args.per_device_train_batch_size * args.steps_per_generation
     played = run.groups * args.num_generations if run.groups else args.generation_batch_size
-    check_sessions(
-        run.factory,
-        args.episodes_at_once * (played // a_process),
-        next(iter(run.tasks)),
-        args.environment_time_limit,
-        "lower per_device_train_batch_size or tasks_per_round, and per_device_eval_batch_size",
-    )
+    episodes = args.episodes_at_once * (played // a_process)
+    remedy = "lower per_device_train_batch_size or tasks_per_round, and per_device_eval_batch_size"
+    check_sessions(run.factory, episodes, next(iter(run.tasks)), args.environment_time_limit, remedy)
 
 
 def _task(run: Intended) -> None:
@@ -254,10 +243,9 @@ TRACKERS = OWN_TRACKERS | {
 
 def _reports(run: Intended) -> None:
     for name in run.args.report_to or ():
-        if name not in TRACKERS:
-            known = [*TRACKERS]
-            raise ValueError(f"report_to={name!r} is unknown; {near(name, known)}use one of none, {', '.join(known)}")
-        packages = TRACKERS[name]
+        if (packages := TRACKERS.get(name)) is None:
+            known = near(name, [*TRACKERS])
+            raise ValueError(f"report_to={name!r} is unknown; {known}use one of none, {', '.join(TRACKERS)}")
         if packages and not any(map(find_spec, packages)):
             wanted = f"'alignopsd-trl[{name}]'" if name in OWN_TRACKERS else packages[0]
             raise ValueError(

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Mapping, MutableMapping
 
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers of these parameters
 SPINS = "10000"  # turns of libgomp's waiting loop, some ten microseconds
-KEPT = {TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20, MMAP_THRESHOLD: 32 << 20}
+KEPT = {-1: 1 << 30, -2: 64 << 20, -3: 32 << 20}  # glibc's trim threshold, top padding and mmap threshold
 
 
 def threads(environment: Mapping[str, str], cores: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,15 +17,10 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _DATA = Path(__file__).parents[1] / "data"
-SHIPPED_MODELS = {
-    "tiny": _DATA / "tiny_webshop",
-    "tiny_trips": _DATA / "tiny_trips",
-    "tiny_hops": _DATA / "tiny_hops",
-    "tiny_alfworld": _DATA / "tiny_alfworld",
-    "tiny_pairs": _DATA / "tiny_pairs",
-    "tiny_searchqa": _DATA / "tiny_searchqa",
-}
+_TASKS = ("tiny_trips", "tiny_hops", "tiny_alfworld", "tiny_pairs", "tiny_searchqa")
+SHIPPED_MODELS = {"tiny": _DATA / "tiny_webshop", **{name: _DATA / name for name in _TASKS}}
 
 
 def resolve_model(name: str) -> str:
@@ -37,6 +33,17 @@ def resolve_model(name: str) -> str:
     if name == OFFLINE_MODEL:
         return str(smollm2())
     return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name
+
+
+def check_model_name(name: str) -> None:
+    """Raises `ValueError` if a name is no folder, no shipped policy and no possible Hub id."""
+    if not name or name in SHIPPED_MODELS or Path(name).expanduser().is_dir():
+        return
+    if not _HUB_ID.fullmatch(name):
+        raise ValueError(
+            f"model={name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub id "
+            "'owner/name'; correct the path, or make a first policy of your task there (alignopsd warm_start)"
+        )
 
 
 ADAPTER = "adapter_config.json"

@@ -21,13 +21,10 @@ from alignopsd_trl.common.patched import patched
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-_PLAIN = {
-    DistributedType.NO,
-    DistributedType.MULTI_CPU,
-    DistributedType.MULTI_GPU,
-    DistributedType.MULTI_XPU,
-    DistributedType.MULTI_NPU,
-    DistributedType.MULTI_HPU,
+_PLAIN = {*map(DistributedType, ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_HPU"))}
+_PARALLEL = {
+    **{"tp_size": "tensor parallelism", "cp_size": "context parallelism", "sp_size": "sequence parallelism"},
+    "dp_replicate_size": "hybrid sharding",
 }
 
 
@@ -37,8 +34,7 @@ def refuse_unproven(accelerator: Accelerator) -> None:
     Raises:
         ValueError: for these, and for a configuration that would not save the trained model.
     """
-    found = _unproven(accelerator)
-    if found:
+    if found := _unproven(accelerator):
         raise ValueError(
             f"{found} is not proven with this trainer and may silently train unlike one process. "
             "Proven are one process, DDP, FSDP2 (fsdp_version: 2), DeepSpeed ZeRO-2 and ZeRO-3; see "
@@ -78,12 +74,7 @@ def refuse_other_shards(accelerator: Accelerator, setting: str) -> None:
 def _unproven(accelerator: Accelerator) -> str | None:
     kind = accelerator.distributed_type
     state: Any = accelerator.state
-    for size, name in (
-        ("tp_size", "tensor parallelism"),
-        ("cp_size", "context parallelism"),
-        ("sp_size", "sequence parallelism"),
-        ("dp_replicate_size", "hybrid sharding"),
-    ):
+    for size, name in _PARALLEL.items():
         count = getattr(accelerator.parallelism_config, size, 1) or 1
         if count > 1 and not (size == "dp_replicate_size" and kind in _PLAIN):
             return f"{name} of the trainer ({size}={count})"

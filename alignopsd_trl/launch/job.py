@@ -24,18 +24,9 @@ from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import UNMADE, Suite
 from alignopsd_trl.environments.loading import load, sketched
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
+from alignopsd_trl.launch import memory
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import (
-    Sampler,
-    backbone,
-    config_of,
-    encoder_bytes,
-    estimate,
-    gpu_memory,
-    loading,
-    sampler,
-)
 from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.results.card import changed_settings
@@ -293,11 +284,12 @@ def memory_facts(
     Raises:
         ValueError: if the sampler's share can't hold its weights; if the weights can't be loaded or counted so.
     """
-    name, remote, gpu = str(model.model_name_or_path), args.trust_remote_code, gpu_memory(recipe.gpu_gib)
-    shape, loaded = backbone(name, remote), loading(config_of(name, remote), model, args, launch)
+    name, remote, gpu = str(model.model_name_or_path), args.trust_remote_code, memory.gpu_memory(recipe.gpu_gib)
+    shape = memory.backbone(name, remote)
+    loaded = memory.loading(memory.config_of(name, remote), model, args, launch)
     method = get_method(args.method)(args)
-    encoder = encoder_bytes(recipe.encoder if method.needs_encoder else None)
-    found = estimate(
+    encoder = memory.encoder_bytes(recipe.encoder if method.needs_encoder else None)
+    found = memory.estimate(
         shape,
         args,
         launch,
@@ -312,7 +304,7 @@ def memory_facts(
     unknown = f"the encoder {recipe.encoder!r}: its size can't be told without loading it" if encoder is None else ""
     if uncounted := "; ".join(filter(None, (unknown, shape.uncounted))):
         facts["not counted"] = uncounted
-    engine = sampler(shape, args, gpu, loaded.served_bytes)
+    engine = memory.sampler(shape, args, gpu, loaded.served_bytes)
     facts["sampler"] = _sampler_fact(args, engine, gpu)
     sampling, training = found.standing, found.peak
     if engine is not None:
@@ -333,7 +325,7 @@ def memory_facts(
     return facts
 
 
-def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float) -> str:
+def _sampler_fact(args: AlignOPSDConfig, engine: memory.Sampler | None, gpu: float) -> str:
     """Returns the line about the sampler's place and, of vLLM, its memory."""
     if engine is None and args.use_vllm:
         return "on the server's GPUs"

@@ -13,8 +13,6 @@ from alignopsd_trl.launch.presets import divisors
 from alignopsd_trl.launch.values import read_yaml, shipped_or
 
 STRATEGIES = ("one process", "DDP", "FSDP2", "ZeRO-2", "ZeRO-3")
-_SHARDS_WEIGHTS = ("FSDP2", "ZeRO-3")
-_SHARDS_GRADIENTS = ("FSDP2", "ZeRO-2", "ZeRO-3")
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,11 @@ class Launch:
 
     @property
     def weight_shards(self) -> int:
-        return self.processes if self.strategy in _SHARDS_WEIGHTS else 1
+        return self.processes if self.strategy in ("FSDP2", "ZeRO-3") else 1
 
     @property
     def gradient_shards(self) -> int:
-        return self.processes if self.strategy in _SHARDS_GRADIENTS else 1
+        return self.processes if self.strategy in ("FSDP2", "ZeRO-2", "ZeRO-3") else 1
 
     @property
     def processes_per_node(self) -> int:

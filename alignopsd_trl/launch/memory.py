@@ -24,6 +24,7 @@ BLOCK = 64  # weights that share one scale in bitsandbytes' 4 bits
 NESTED = 1 / BLOCK + 4 / (BLOCK * 256)  # bytes a weight: scales of one byte, and a float32 for each 256 of them
 KEPT = {None, "full_attention", "sliding_attention", "chunked_attention"}  # layers that keep keys and values
 SERVED_BYTES = 2  # bfloat16, of a weight in vLLM
+_PUBLISHED = {one.hub_id: one for one in BACKBONES.values()}
 
 
 def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
@@ -33,8 +34,12 @@ def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
         OSError: if the name is neither in the table nor a folder with a config.
         ValueError: if transformers can't make the model, or if the folder's weights are quantised.
     """
-    known, name = {one.hub_id: one for one in BACKBONES.values()}, base_of(name) or name
-    return known[name] if name in known else shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
+    name = base_of(name) or name
+    return (
+        _PUBLISHED[name]
+        if name in _PUBLISHED
+        else shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
+    )
 
 
 @cache
@@ -42,13 +47,11 @@ def config_of(name: str, trust_remote_code: bool = False) -> Any:
     """Returns the configuration of a model of the table, or of a folder, of an adapter that of its base; raises as
     `backbone`."""
     name = base_of(name) or name
-    for known in BACKBONES.values():
-        if known.hub_id == name:
-            return published(known)
+    if name in _PUBLISHED:
+        return published(_PUBLISHED[name])
     path = Path(resolve_model(name))
     if not path.is_dir():
-        known = ", ".join(one.hub_id for one in BACKBONES.values())
-        raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {known}")
+        raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {', '.join(_PUBLISHED)}")
     with unreadable(path, "config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     if getattr(config, "quantization_config", None) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
@@ -179,7 +180,6 @@ class Evaluations(TrainerCallback):
 
     def _kept(self, when: str, update: int) -> dict[str, Any] | None:
         """Returns the first process's saved evaluation, if it belongs to this run, this update and this panel."""
-        from accelerate.utils import broadcast_object_list
 
         content = read_json(self._path(when)) if self.folder.writes else None
         wanted = {"run": self.folder.id, "update": update, "checksum": self.panel.checksum, "skills": self.skills}
@@ -282,17 +282,12 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], cate
     """Returns the mean difference over the tasks of a category that both played, in percentage points."""
     if before is None:
         return "-"
-    old = {one["task_id"]: one for one in before["outcomes"]}
-    pairs = [
-        (float(old[one["task_id"]][what]), float(one[what]))
-        for one in after["outcomes"]
-        if one["task_id"] in old
-        and category in ("all", one["category"])
-        and None not in (one[what], old[one["task_id"]][what])
-    ]
-    if not pairs:
+    old = {one["task_id"]: one[what] for one in before["outcomes"]}
+    pairs = [(old.get(one["task_id"]), one[what]) for one in after["outcomes"] if category in ("all", one["category"])]
+    differences = [float(new) - float(earlier) for earlier, new in pairs if None not in (earlier, new)]
+    if not differences:
         return "-"
-    found = mean_score([new - earlier for earlier, new in pairs])
+    found = mean_score(differences)
     interval = f" [{found.low:+.1f}, {found.high:+.1f}]" if found.low == found.low else ""
     return f"{found.mean:+.1f}{interval}"
 
