@@ -174,28 +174,18 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         metadata={"help": "Between which the model thinks, e.g. [THINK] [/THINK]. Environments are shown <think>."},
     )
     max_turns: PositiveCount | None = option(None, "Turns per episode at most. None: the environment's own limit.")
-    skill_tokens: PositiveCount | None = option(
-        None, "Token budget of the skill block. None: min(512, max_prompt_length // 4)."
-    )
+    skill_tokens: PositiveCount | None = option(None, "Budget of the skill block; min(512, max_prompt_length // 4).")
     teacher_max_completion_length: PositiveCount | None = option(
         None, "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."
     )
-    eval_temperature: Temperature = option(
-        0.4, "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."
-    )
+    eval_temperature: Temperature = option(0.4, "Sampling temperature of evaluations (0.4 in the paper).")
     environment_time_limit: Positive = option(
         60.0, "Seconds for one call of an environment or a skill function; a longer one ends its episode as an error."
     )
-    save_trajectories: bool = option(
-        True, "Write trajectories with credit traces and tokens as parquet under output_dir."
-    )
+    save_trajectories: bool = option(True, "Write trajectories with credit and tokens as parquet under output_dir.")
 
-    max_failed_share: Share = option(
-        0.5, "Share of failed episodes over three rounds above which the run ends, with a checkpoint."
-    )
-    overwrite_output_dir: bool = option(
-        False, "Remove the run that output_dir holds. Without it such a folder is refused."
-    )
+    max_failed_share: Share = option(0.5, "Share of failed episodes over three rounds above which the run ends.")
+    overwrite_output_dir: bool = option(False, "Remove the run that output_dir holds, which is refused otherwise.")
     self_check: bool = option(
         True,
         "Compare, in the first rounds, signals that must be equal (encoder, reference, teacher, sampler, "

@@ -144,9 +144,8 @@ def _skills(run: Intended) -> None:
 
 def _encoder(run: Intended) -> None:
     if run.encoder is None and run.method.needs_encoder:
-        raise ValueError(
-            f"method={run.method.name!r} needs an encoder: pass 'lexical' or a sentence-transformers id or path"
-        )
+        known = "'lexical' or a sentence-transformers id or path"
+        raise ValueError(f"method={run.method.name!r} needs an encoder: pass {known}")
     if isinstance(run.encoder, str):
         check_encoder(run.encoder)
 
@@ -248,9 +247,8 @@ def _reports(run: Intended) -> None:
             raise ValueError(f"report_to={name!r} is unknown; {known}use one of none, {', '.join(TRACKERS)}")
         if packages and not any(map(find_spec, packages)):
             wanted = f"'alignopsd-trl[{name}]'" if name in OWN_TRACKERS else packages[0]
-            raise ValueError(
-                f"report_to={name!r}: the package {packages[0]} is not installed; pip install {wanted}, or leave it out"
-            )
+            missing = f"the package {packages[0]} is not installed; pip install {wanted}"
+            raise ValueError(f"report_to={name!r}: {missing}, or leave it out")
     if run.args.push_to_hub:
         check_hub(run.args.hub_token)
 

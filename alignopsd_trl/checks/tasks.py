@@ -81,15 +81,12 @@ def trained_on(tasks: int, held_out: int | None) -> int:
 def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them."""
     names = [row["task_id"] for row in rows]
-    twice = len(names) - len(set(names))
-    if twice:
+    if twice := len(names) - len(set(names)):
         yield Finding("tasks", f"{twice} of {len(names)} task_ids occur twice in tasks('train'); give each row its own")
     known = {content(row) for row in rows}
-    same = sum(content(row) in known for row in panel)
-    if same:
-        yield Finding(
-            "panel", f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart", ruins=False
-        )
+    if same := sum(content(row) in known for row in panel):
+        told = f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart"
+        yield Finding("panel", told, ruins=False)
 
 
 def content(row: Mapping[str, Any]) -> str:
@@ -208,9 +205,8 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
             yield Finding(about, f"{what}{error}")
             return
     if not opened[0].task_text.strip() and not opened[0].later:
-        yield Finding(
-            "task text", f"task {name!r}: Opening.task_text is empty; skills are retrieved by it: say the request"
-        )
+        told = "Opening.task_text is empty; skills are retrieved by it: say the request"
+        yield Finding("task text", f"task {name!r}: {told}")
 
 
 def seeded(batch: ValidatedBatch, row: Mapping[str, Any], sibling: int = 0) -> dict[str, Any]:

@@ -73,10 +73,7 @@ def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
     options = PlayOptions.of(args)
     check_template(tokenizer, options, native)
     positions = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
-    told = (
-        beyond_positions(positions, args),
-        *notes_of(tokenizer, options, trainer.eos_token_ids),
-    )
+    told = beyond_positions(positions, args), *notes_of(tokenizer, options, trainer.eos_token_ids)
     return list(filter(None, told))
 
 

@@ -103,10 +103,8 @@ def available(name: str) -> Generator[None]:
     except OSError as error:
         if Path(resolve_model(name)).is_dir():
             raise
-        reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
-        raise ValueError(
-            f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
-        ) from error
+        told = f"--model {name} is no folder and no shipped policy ({', '.join(SHIPPED_MODELS)})"
+        raise ValueError(f"{told}, and as a Hub id: {str(error).strip().splitlines()[0]}") from error
 
 
 @contextmanager

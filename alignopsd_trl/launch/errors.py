@@ -291,9 +291,8 @@ def wants_memory(error: BaseException) -> bool:
     """Returns whether the error is a lack of memory, on the host or on a GPU."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return getattr(error, "errno", None) == errno.ENOMEM or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+    said = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return said or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def _message(error: BaseException, status: int, resumes: str | None) -> str:

@@ -35,11 +35,9 @@ def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
         ValueError: if transformers can't make the model, or if the folder's weights are quantised.
     """
     name = base_of(name) or name
-    return (
-        _PUBLISHED[name]
-        if name in _PUBLISHED
-        else shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
-    )
+    if name in _PUBLISHED:
+        return _PUBLISHED[name]
+    return shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
 
 
 @cache

@@ -35,9 +35,8 @@ def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learnin
     try:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_OnceEach)
     except OSError as error:
-        raise ValueError(
-            f"{flag}{path}: {error.strerror}; give the path of a YAML file with lines such as  {such_as}"
-        ) from error
+        remedy = f"give the path of a YAML file with lines such as  {such_as}"
+        raise ValueError(f"{flag}{path}: {error.strerror}; {remedy}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{flag}{path}: byte {error.start + 1} is no UTF-8; save the file in that encoding") from error
     except yaml.YAMLError as error:

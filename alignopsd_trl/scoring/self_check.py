@@ -184,9 +184,8 @@ class SelfCheck:
                 where = ", ".join(f"{values[process]:.3g} on process {process}" for process in bad)
                 lines.append(f"- {name}: {differs}: by {where} (bound {most:g}). To do: {remedy}.")
         if lines:
-            raise SelfCheckError(
-                "the run's signals are not sound:\n" + "\n".join(lines) + "\nself_check=False trains regardless"
-            )
+            lines = ["the run's signals are not sound:", *lines, "self_check=False trains regardless"]
+            raise SelfCheckError("\n".join(lines))
         return largest
 
 
