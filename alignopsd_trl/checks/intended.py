@@ -95,11 +95,8 @@ class Intended:
 
 
 def check(intended: Intended) -> None:
-    """Runs all checks.
-
-    Raises:
-        ValueError: at the first problem that would spoil the run; the message names argument, value and remedy.
-    """
+    """Runs all checks. Raises `ValueError` at the first problem that would spoil the run; the message names argument,
+    value and remedy."""
     for one in CHECKS:
         one(intended)
 
@@ -254,11 +251,8 @@ def _reports(run: Intended) -> None:
 
 
 def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
-    """Checks at the start of a run that its push to the Hub can work.
-
-    Raises:
-        ValueError: if there is no token, or the Hub is switched off.
-    """
+    """Checks at the start of a run that its push to the Hub can work. Raises `ValueError` if there is no token, or the
+    Hub is switched off."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:

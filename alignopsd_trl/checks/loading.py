@@ -124,11 +124,8 @@ def model_of(config: Any, trust_remote_code: bool = False) -> PreTrainedModel:
 
 
 def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
-    """Makes the model of a folder's ``config.json`` without weights, and compares it with the weight files.
-
-    Raises:
-        ValueError: if transformers can't make the model; if the weights are not this model's.
-    """
+    """Makes the model of a folder's ``config.json`` without weights, and compares it with the weight files. Raises
+    `ValueError` if transformers can't make the model; if the weights are not this model's."""
     with unreadable(folder, "config.json"), torch.device("meta"):
         config: Any = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         if not (isinstance(config.architectures, list) and config.architectures):
@@ -197,11 +194,8 @@ def load_policy(
 
 
 def check_weights(folder: Path) -> None:
-    """Checks a model's files without loading them: configuration, weights, and that none was cut short.
-
-    Raises:
-        ValueError: if a file is missing or damaged; the message names the folder or the file.
-    """
+    """Checks a model's files without loading them: configuration, weights, and that none was cut short. Raises
+    `ValueError` if a file is missing or damaged; the message names the folder or the file."""
     if not any((folder / name).is_file() for name in ("config.json", ADAPTER)):
         raise ValueError(f"model={str(folder)!r} holds no config.json; give a model's folder")
     for file in sorted(folder.glob("*.json")):
@@ -224,10 +218,7 @@ def check_weights(folder: Path) -> None:
 
 def weight_types(folder: Path) -> dict[str, str]:
     """Returns the number formats of a folder's weights by their names, from the headers of its safetensors files.
-
-    Raises:
-        ValueError: if a file was cut short or has no readable header.
-    """
+    Raises `ValueError` if a file was cut short or has no readable header."""
     types: dict[str, str] = {}
     for file in sorted(folder.glob("*.safetensors")):
         try:
@@ -270,11 +261,8 @@ def check_architecture(model: PreTrainedModel, args: AlignOPSDConfig, method: Me
 
 
 def beyond_positions(positions: int | None, args: Any) -> str:
-    """Returns a note if turns may exceed so many positions of a model, else an empty text.
-
-    Raises:
-        ValueError: if a response alone may.
-    """
+    """Returns a note if turns may exceed so many positions of a model, else an empty text. Raises `ValueError` if a
+    response alone may."""
     name = max("max_completion_length", "teacher_max_completion_length", key=lambda one: getattr(args, one) or 0)
     response = getattr(args, name)
     if not positions or args.max_prompt_length + response <= positions:

@@ -66,11 +66,8 @@ def refuse_stream(rows: Any, where: str) -> None:
 
 
 def trained_on(tasks: int, held_out: int | None) -> int:
-    """Returns how many of the training tasks are learnt from: all but the last ``held_out``.
-
-    Raises:
-        ValueError: if there are none, or none is left.
-    """
+    """Returns how many of the training tasks are learnt from: all but the last ``held_out``. Raises `ValueError` if
+    there are none, or none is left."""
     if not tasks:
         raise ValueError("it has no tasks; name a split with tasks, or correct the environment's tasks()")
     if (held_out or 0) >= tasks:
@@ -120,11 +117,7 @@ def check_prompts(
     time_limit: float = 60.0,
 ) -> None:
     """Checks a chat template, and the first prompts of some tasks, unless the factory has a ``batch`` of its own or a
-    server, which may take long to open.
-
-    Raises:
-        ValueError: as `check_template` and `check_first_prompts`.
-    """
+    server, which may take long to open. Raises `ValueError` as `check_template` and `check_first_prompts`."""
     native = getattr(getattr(factory, "prompt", None), "native", False)
     if native:
         require_tools(tokenizer)
@@ -145,12 +138,9 @@ def check_first_prompts(
     options: PlayOptions,
     time_limit: float,
 ) -> None:
-    """Opens some tasks, and renders their first prompts with the policy's chat template.
-
-    Raises:
-        ValueError: if none of the tasks opens; if the environment's prompt or the template fails; if all prompts are
-            longer than ``options.max_prompt_length``.
-    """
+    """Opens some tasks, and renders their first prompts with the policy's chat template. Raises `ValueError` if none of
+    the tasks opens; if the environment's prompt or the template fails; if all prompts are longer than
+    ``options.max_prompt_length``."""
     rows, lengths = rows[:TRIED], []
     batch = open_batch(factory, len(rows), time_limit, here=True)
     try:

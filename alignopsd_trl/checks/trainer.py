@@ -33,11 +33,8 @@ logger = logging.getLogger(__name__)
 
 def checked_rewards(factory: Any, given: Callable | list[Callable] | None, args: AlignOPSDConfig) -> list[Callable]:
     """Returns the user's reward functions as a list, and settles their weights and that of the environment's own reward
-    (1 by default) in ``args``.
-
-    Raises:
-        ValueError: if nothing rewards the episodes, or there are too many or too few weights.
-    """
+    (1 by default) in ``args``. Raises `ValueError` if nothing rewards the episodes, or there are too many or too few
+    weights."""
     functions = [] if given is None else given if isinstance(given, list) else [given]
     if isinstance(factory, AdaptedEnvironment) and not factory.owns_reward and not functions:
         raise ValueError(

@@ -67,11 +67,8 @@ def use_machine(wanted: int | None = None) -> str:
 
 def use_what_is_left() -> str:
     """Calls `use_machine` for a trainer in a Python program. Threads that the program set for torch are the upper
-    limit, unless a launcher set them. Does nothing if the process has chosen before.
-
-    Returns:
-        A note for the user, or an empty text.
-    """
+    limit, unless a launcher set them. Does nothing if the process has chosen before. Returns a note for the user, or an
+    empty text."""
     if _chosen:
         return ""
     import torch

@@ -25,11 +25,7 @@ SHIPPED_MODELS = {"tiny": _DATA / "tiny_webshop", **{name: _DATA / name for name
 
 def resolve_model(name: str) -> str:
     """Returns the path of a shipped model (a key of `SHIPPED_MODELS`) or of ``"smollm2"``. Any other name is a path or
-    a hub id and comes back unchanged.
-
-    Raises:
-        ValueError: for ``"smollm2"`` without its package.
-    """
+    a hub id and comes back unchanged. Raises `ValueError` for ``"smollm2"`` without its package."""
     if name == OFFLINE_MODEL:
         return str(smollm2())
     return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name
@@ -51,11 +47,8 @@ ADAPTER = "adapter_config.json"
 
 def base_of(name: str) -> str | None:
     """Returns the model under the adapter of a folder, of a LoRA run or of a checkpoint in it: a folder or a Hub id.
-    `None` for whole weights, and for a Hub id.
-
-    Raises:
-        ValueError: if the folder names no base, or one that is neither here nor a possible Hub id.
-    """
+    `None` for whole weights, and for a Hub id. Raises `ValueError` if the folder names no base, or one that is neither
+    here nor a possible Hub id."""
     folder = Path(resolve_model(name)).expanduser()
     if not (folder / ADAPTER).is_file():
         return None
@@ -74,11 +67,8 @@ def base_of(name: str) -> str | None:
 
 
 def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> PeftModel:
-    """Puts the adapter of a folder on its base.
-
-    Raises:
-        ValueError: if it can't be read, is not of this base, or is no adapter of layers.
-    """
+    """Puts the adapter of a folder on its base. Raises `ValueError` if it can't be read, is not of this base, or is no
+    adapter of layers."""
     from peft import PeftModel
 
     folder = Path(resolve_model(name)).expanduser()
@@ -94,10 +84,7 @@ def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> Pef
 @contextmanager
 def available(name: str) -> Generator[None]:
     """Replaces an error of transformers about a model that is neither on this machine nor on the Hub by one sentence.
-
-    Raises:
-        ValueError: in place of an `OSError`, unless the name is a folder's.
-    """
+    Raises `ValueError` in place of an `OSError`, unless the name is a folder's."""
     try:
         yield
     except OSError as error:
@@ -109,11 +96,8 @@ def available(name: str) -> Generator[None]:
 
 @contextmanager
 def unreadable(path: str | Path, file: str) -> Generator[None]:
-    """Replaces any error of transformers about a model's file by one sentence.
-
-    Raises:
-        ValueError: in place of any other error.
-    """
+    """Replaces any error of transformers about a model's file by one sentence. Raises `ValueError` in place of any
+    other error."""
     try:
         yield
     except Exception as error:
@@ -126,10 +110,7 @@ def unreadable(path: str | Path, file: str) -> Generator[None]:
 
 def end_ids(model: PreTrainedModel, own: int) -> list[int]:
     """Returns the tokens that end a response: the tokenizer's ``own`` and those of the model's generation config.
-
-    Raises:
-        TypeError: if the generation config names anything but token ids.
-    """
+    Raises `TypeError` if the generation config names anything but token ids."""
     declared: Any = model.generation_config.eos_token_id
     found = {own, *(declared if isinstance(declared, list) else [] if declared is None else [declared])}
     if strange := [one for one in found if type(one) is not int]:

@@ -51,11 +51,7 @@ class Mean:
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """Returns the mean over seeds of one number each.
-
-    Raises:
-        ValueError: without seeds.
-    """
+    """Returns the mean over seeds of one number each. Raises `ValueError` without seeds."""
     count = len(values)
     if not count:
         raise ValueError("a mean needs at least one seed")

@@ -29,11 +29,8 @@ _PARALLEL = {
 
 
 def refuse_unproven(accelerator: Accelerator) -> None:
-    """Refuses strategies without a test that they train like DDP.
-
-    Raises:
-        ValueError: for these, and for a configuration that would not save the trained model.
-    """
+    """Refuses strategies without a test that they train like DDP. Raises `ValueError` for these, and for a
+    configuration that would not save the trained model."""
     if found := _unproven(accelerator):
         raise ValueError(
             f"{found} is not proven with this trainer and may silently train unlike one process. "

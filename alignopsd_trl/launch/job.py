@@ -105,10 +105,7 @@ class Job:
     @property
     def peft_config(self) -> Any:
         """Returns PEFT's config of a new adapter; `None` without one, and for a policy that is an adapter already.
-
-        Raises:
-            ValueError: for settings that such an adapter was not made with.
-        """
+        Raises `ValueError` for settings that such an adapter was not made with."""
         if base_of(self.policy) is None:
             return get_peft_config(self.model)
         own, usual = whole_json(Path(resolve_model(self.policy)) / ADAPTER) or {}, ModelConfig()
@@ -150,11 +147,8 @@ class Job:
         )
 
     def check(self, groups: int | None = None) -> None:
-        """Runs the checks of `alignopsd_trl.checks`, as the trainer does.
-
-        Args:
-            groups: number of tasks in one round; by default that of this launch.
-        """
+        """Runs the checks of `alignopsd_trl.checks`, as the trainer does, for so many tasks in one round; by default
+        for those of this launch."""
         args, recipe, method = self.args, self.recipe, get_method(self.args.method)(self.args)
         model, output = Path(resolve_model(self.policy)).resolve(), Path(args.output_dir).resolve()
         if model == output or (model.parent == output and model.name.startswith(PREFIX)):
@@ -201,11 +195,8 @@ class Job:
         }
 
     def part_facts(self) -> dict[str, str]:
-        """Returns a plan's lines about skill bank, encoder and output folder.
-
-        Raises:
-            RunFolderError: if the folder holds a run that this one can't continue.
-        """
+        """Returns a plan's lines about skill bank, encoder and output folder. Raises `RunFolderError` if the folder
+        holds a run that this one can't continue."""
         args, found = self.args, {}
         if told := beyond_positions(positions_of(self.policy), args):
             found["NOTE on lengths"] = told
@@ -227,11 +218,8 @@ class Job:
 
 
 def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
-    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts.
-
-    Args:
-        changed: settings that differ from the preset.
-    """
+    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts. The settings in
+    ``changed`` differ from the preset."""
     recipe, args, suite = job.recipe, job.args, job.suite
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=False)

@@ -93,11 +93,8 @@ class KeepBest(TrainerCallback):
         return ""
 
     def _look(self, update: int) -> None:
-        """Plays the held-out tasks and keeps the weights if they did as well as the best.
-
-        Raises:
-            RunStopped: if neither success nor score is known.
-        """
+        """Plays the held-out tasks and keeps the weights if they did as well as the best. Raises `RunStopped` if
+        neither success nor score is known."""
         temperature = self._trainer.args.eval_temperature
         metrics = self._trainer.panels.metrics(self._rows, "held out", self._skills, temperature, True)
         if BEST not in metrics:

@@ -148,10 +148,7 @@ class Loading:
 
 def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Launch) -> Loading:
     """Returns how a recipe's flags load a model of this configuration. PEFT itself makes the adapter, of float32.
-
-    Raises:
-        ValueError: as `check_quantised`, or if PEFT refuses the adapter.
-    """
+    Raises `ValueError` as `check_quantised`, or if PEFT refuses the adapter."""
     number = 2 if model.dtype in ("bfloat16", "float16") else 4
     adapts = model.use_peft or base_of(str(model.model_name_or_path)) is not None
     bits = {name: getattr(model, name) for name in ("load_in_4bit", "load_in_8bit")}

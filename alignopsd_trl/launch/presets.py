@@ -178,11 +178,8 @@ def preset(
 
 
 def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
-    """Checks the user's preset, a mapping that names its environment and its model; it has no released kind.
-
-    Raises:
-        ValueError: if it is no such mapping, or for another ``kind``.
-    """
+    """Checks the user's preset, a mapping that names its environment and its model; it has no released kind. Raises
+    `ValueError` if it is no such mapping, or for another ``kind``."""
     if not isinstance(content, Mapping):
         kind_of = type(content).__name__
         raise ValueError(f"the preset of recipe {name!r} is a {kind_of}; write a mapping from argument to value")

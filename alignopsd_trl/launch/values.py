@@ -14,11 +14,7 @@ from alignopsd_trl.common.options import as_type
 
 
 def read_value(text: str, given: str) -> Any:
-    """Reads a value of a command line as YAML.
-
-    Args:
-        given: argument that holds the value, for the message.
-    """
+    """Reads a value of a command line as YAML; ``given`` is the argument that holds it, for the message."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -27,11 +23,8 @@ def read_value(text: str, given: str) -> Any:
 
 
 def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learning_rate: 1.0e-6") -> dict[str, Any]:
-    """Returns the mapping of a YAML file; messages name the file by ``flag`` and show ``such_as``.
-
-    Raises:
-        ValueError: names the file, and the line that can't be read.
-    """
+    """Returns the mapping of a YAML file; messages name the file by ``flag`` and show ``such_as``. Raises `ValueError`
+    that names the file, and the line that can't be read."""
     try:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_OnceEach)
     except OSError as error:
