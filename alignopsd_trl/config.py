@@ -77,7 +77,7 @@ _RULES: tuple[tuple[Any, str], ...] = (
     (InstanceOf[AcceleratorConfig] | JSON_FILE, "accelerator_config"),
     (JSON_FILE, "deepspeed fsdp_config"),
 )
-INHERITED_RULES = {name: kind for kind, names in _RULES for name in names.split()}
+INHERITED_RULES: dict[str, Any] = {name: kind for kind, names in _RULES for name in names.split()}
 """Types with the limits of TRL's and transformers' fields; this package's own fields define theirs."""
 
 
@@ -144,9 +144,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "live", "Weights of the privileged view: 'live' (the policy's in the round) or 'base' (those before training)."
     )
     privileged_siblings: Count = option(
-        0,
-        "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
-        "ordinary prompt; less than num_generations. 0: none.",
+        0, "Siblings of each group that the teacher plays with the skill in its prompt; trained on the ordinary prompt."
     )
     privileged: str | None = option(
         None,

@@ -272,14 +272,8 @@ CHECKS: tuple[Callable[[Intended], None], ...] = (
 
 
 def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
-    """Makes what transformers makes of these settings when training begins, for a model of one weight.
-
-    Args:
-        elsewhere: the run is planned for another machine, which may have a GPU and several processes.
-
-    Raises:
-        ValueError: names the setting, what is wrong and the remedy.
-    """
+    """Makes what transformers makes of these settings when training begins, for a model of one weight. A run planned
+    for ``elsewhere`` may have a GPU and several processes. Raises `ValueError` with setting, problem and remedy."""
     if args.fp16 and not elsewhere and (args.use_cpu or not torch.accelerator.is_available()):
         raise ValueError("fp16=True needs a GPU, and this run has none; leave it out, or set bf16=True")
     if args.fsdp and not elsewhere and int(os.environ.get("WORLD_SIZE", "1")) == 1:

@@ -172,15 +172,9 @@ def _compare_weights(folder: Path, model: PreTrainedModel, trust_remote_code: bo
 def load_policy(
     name: str, dtype: str = "auto", device: str = "cpu", trains: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a policy for play alone, and its tokenizer. An adapter computes beside its base's weights, as in training.
-
-    Args:
-        trains: all weights will be trained, into which an adapter is then merged.
-
-    Raises:
-        ValueError: if the name is no folder, no shipped policy and not on the Hub; if the model lacks weights, or its
-            tokenizer can't be used.
-    """
+    """Loads a policy for play alone, and its tokenizer. An adapter computes beside its base's weights, as in training;
+    if the policy ``trains``, all weights do, and the adapter is merged into them. Raises `ValueError` if the name is no
+    folder, no shipped policy and not on the Hub; if the model lacks weights, or its tokenizer can't be used."""
     check_policy(name, saves=False)
     path, base = resolve_model(name), base_of(name)
     with available(base or name):

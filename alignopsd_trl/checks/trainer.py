@@ -45,14 +45,8 @@ def checked_rewards(factory: Any, given: Callable | list[Callable] | None, args:
 
 
 def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
-    """Checks what a trainer has loaded, and returns notes about it.
-
-    Args:
-        trainer: after TRL's part of its construction, with its method and factory.
-
-    Raises:
-        ValueError: if the policy, its weights or its tokenizer can't be trained with these settings.
-    """
+    """Checks what a trainer has loaded after TRL's part of its construction, and returns notes about it. Raises
+    `ValueError` if the policy, its weights or its tokenizer can't be trained with these settings."""
     args, tokenizer, policy = trainer.args, trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ValueError("processing_class must be a tokenizer: prompts are text")
@@ -89,11 +83,7 @@ def adapted(
     factory: Any, tools: Sequence[Callable] | None, train: Any, evaluation: Any, args: AlignOPSDConfig
 ) -> tuple[Any, Any, Any]:
     """Adapts the factory and both datasets to the trainer. Those of this project's convention are returned unchanged.
-
-    Raises:
-        TypeError: if the factory's objects can't be played.
-        ValueError: for a dataset that it can't be played with.
-    """
+    Raises `TypeError` if the factory's objects can't be played, `ValueError` if not with these datasets."""
     made = as_environment(
         factory,
         tuple(tools or ()),

@@ -47,14 +47,8 @@ def refuse_unproven(accelerator: Accelerator) -> None:
 
 
 def refuse_other_shards(accelerator: Accelerator, setting: str) -> None:
-    """Refuses to swap weights where DeepSpeed gathers them from elsewhere than a process's shard in memory.
-
-    Args:
-        setting: the argument and value that need the swap, for the message.
-
-    Raises:
-        ValueError: for offloaded parameters and for secondary shards.
-    """
+    """Refuses to swap weights where DeepSpeed gathers them from elsewhere than a process's shard in memory: raises
+    `ValueError` for offloaded parameters and for secondary shards. ``setting``, with its value, needs the swap."""
     if accelerator.distributed_type != DistributedType.DEEPSPEED:
         return
     zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]

@@ -264,14 +264,9 @@ def _wrapped(label: str, text: str) -> str:
 def memory_facts(
     recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch, rows: int
 ) -> dict[str, str]:
-    """Returns the plan's lines about memory: on a GPU, of a colocated sampler, on the host, on disk.
-
-    Args:
-        rows: maximum number of turns in a process's round.
-
-    Raises:
-        ValueError: if the sampler's share can't hold its weights; if the weights can't be loaded or counted so.
-    """
+    """Returns the plan's lines about memory: on a GPU, of a colocated sampler, on the host, on disk, where a process's
+    round has so many ``rows`` at most. Raises `ValueError` if the sampler's share can't hold its weights; if the
+    weights can't be loaded or counted so."""
     name, remote, gpu = str(model.model_name_or_path), args.trust_remote_code, memory.gpu_memory(recipe.gpu_gib)
     shape = memory.backbone(name, remote)
     loaded = memory.loading(memory.config_of(name, remote), model, args, launch)

@@ -102,15 +102,8 @@ def processes_of(launcher: Sequence[str]) -> int:
 
 
 def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) -> None:
-    """Raises for settings that would fail or hang only after minutes of loading weights.
-
-    Args:
-        installed: check the installed packages too; a plan for another machine skips this.
-
-    Raises:
-        ValueError: names the setting that can't work and the remedy.
-        ImportError: if the run uses vLLM and it is not installed.
-    """
+    """Raises `ValueError` for settings that would fail or hang only after minutes of loading weights, and `ImportError`
+    if the run uses vLLM and it is not ``installed``, which a plan for another machine does not ask."""
     if launch.strategy not in STRATEGIES:
         raise ValueError(
             f"the launch spreads the policy by {launch.strategy}, which is not proven with this trainer; proven are "

@@ -28,12 +28,8 @@ _PUBLISHED = {one.hub_id: one for one in BACKBONES.values()}
 
 
 def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
-    """Returns the shape of a model, from its name or its config file.
-
-    Raises:
-        OSError: if the name is neither in the table nor a folder with a config.
-        ValueError: if transformers can't make the model, or if the folder's weights are quantised.
-    """
+    """Returns the shape of a model, from its name or its config file. Raises `OSError` if the name is neither in the
+    table nor a folder with a config; `ValueError` if transformers can't make it, or its weights are quantised."""
     name = base_of(name) or name
     if name in _PUBLISHED:
         return _PUBLISHED[name]

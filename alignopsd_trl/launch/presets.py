@@ -235,14 +235,8 @@ def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int 
 
 
 def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict[str, int]:
-    """Returns TRL's batch arguments for a round of whole sibling groups.
-
-    Args:
-        tasks: task groups per round over all processes.
-
-    Raises:
-        ValueError: if the groups can't be divided evenly; names numbers that work.
-    """
+    """Returns TRL's batch arguments for a round of so many tasks over all processes, in whole sibling groups. Raises
+    `ValueError` if they can't be divided evenly, with numbers that work."""
     if tasks % processes:
         near = max(processes, round(tasks / processes) * processes)
         raise ValueError(f"tasks_per_round={tasks} can't be spread over {processes} processes; use {near}")

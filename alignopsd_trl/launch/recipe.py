@@ -97,8 +97,8 @@ def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> d
         from alignopsd_trl.launch.arguments import parsed
         from alignopsd_trl.launch.job import Job, plan
 
-        *arguments, changed = parsed(name, [word for word in argv if word != "--all"], preset)
-        job = Job.of(*arguments)
+        recipe, args, model, given, changed = parsed(name, [word for word in argv if word != "--all"], preset)
+        job = Job.of(recipe, args, model, given)
         if job.recipe.plan:
             text = plan(job, changed, whole="--all" in argv)
             if int(os.environ.get("RANK", "0")) == 0:

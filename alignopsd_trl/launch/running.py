@@ -284,7 +284,7 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], cate
         return "-"
     old = {one["task_id"]: one[what] for one in before["outcomes"]}
     pairs = [(old.get(one["task_id"]), one[what]) for one in after["outcomes"] if category in ("all", one["category"])]
-    differences = [float(new) - float(earlier) for earlier, new in pairs if None not in (earlier, new)]
+    differences = [float(new) - float(earlier) for earlier, new in pairs if earlier is not None and new is not None]
     if not differences:
         return "-"
     found = mean_score(differences)

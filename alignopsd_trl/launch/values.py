@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from alignopsd_trl.common.options import as_type
 
@@ -50,7 +51,7 @@ class _OnceEach(yaml.SafeLoader):
         for key, _ in node.value:
             if key.value in seen:
                 told = f"{key.value!r} stands there twice"
-                raise yaml.constructor.ConstructorError(None, None, told, key.start_mark)
+                raise ConstructorError(None, None, told, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

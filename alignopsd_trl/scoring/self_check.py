@@ -68,12 +68,8 @@ CHECKS = {
 
 
 def bound(name: str, exact: bool, batching: float = 0.0) -> float:
-    """Returns the largest difference that rounding explains.
-
-    Args:
-        exact: whether the policy computes in float32; the bounds are then fixed.
-        batching: the measured difference by batching alone.
-    """
+    """Returns the largest difference that rounding explains. The bounds of an ``exact`` policy, of float32, are fixed;
+    others depend on the measured difference by batching alone."""
     fixed = {"encoder": 1e-3, "sampler": 0.2} | ({} if exact else {"batching": LARGEST})
     return fixed.get(name, 1e-4 if exact else min(max(LEAST, ROUNDINGS * batching), LARGEST))
 
