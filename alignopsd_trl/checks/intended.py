@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from importlib.util import find_spec
@@ -263,9 +263,7 @@ def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
         )
 
 
-CHECKS: tuple[Callable[[Intended], None], ...] = (
-    *(_settings, _rows, _weights, _walks, _skills, _encoder, _reports, _model, _sessions, _task),
-)
+CHECKS = (_settings, _rows, _weights, _walks, _skills, _encoder, _reports, _model, _sessions, _task)
 
 
 # Settings of TRL and transformers: what a run would meet only after it has played a round
@@ -285,13 +283,9 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
     for name in ("dispatch_batches", "split_batches"):
         if getattr(accelerator, name):
             raise ValueError(f"accelerator_config={{{name!r}: true}} would cut sibling groups apart; leave it out")
-    with _named(args, "dataloader_num_workers", "dataloader_persistent_workers", "dataloader_prefetch_factor"):
-        DataLoader(
-            [0],  # ty: ignore[invalid-argument-type]
-            num_workers=args.dataloader_num_workers,
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-        )
+    loads: Any = {name: f"dataloader_{name}" for name in ("num_workers", "persistent_workers", "prefetch_factor")}
+    with _named(args, *loads.values()):
+        DataLoader([0], **{name: getattr(args, field) for name, field in loads.items()})  # ty: ignore[invalid-argument-type]
     if args.sync_ref_model and not args.beta:
         raise ValueError("sync_ref_model=True moves a reference model, which beta=0 has not; set beta, or leave it out")
     _check_generation(args)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.presets import divisors
 from alignopsd_trl.launch.values import read_yaml, shipped_or
@@ -126,7 +128,6 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
 
 def usable_device(asked: str | None) -> str:
     """Returns the requested device; by default the GPU, or the CPU if there is none."""
-    import torch
 
     if asked is None:
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -37,10 +37,8 @@ from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.runs.state import MARK, RESULTS_FILE, RUN_FILE
 from alignopsd_trl.skills import foreign_bank
+from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.console import columns
-
-if TYPE_CHECKING:
-    from alignopsd_trl.trainer import AlignOPSDTrainer
 
 
 def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -> dict[str, Any]:
@@ -100,15 +98,14 @@ def _push(folder: Path, model: str | None, trajectories: str | None, args: Align
         raise PushFailed("\n".join(failed))
 
 
-def _trainer(job: Job) -> Any:
-    from alignopsd_trl.trainer import AlignOPSDTrainer
+class Checked(AlignOPSDTrainer):
+    """The trainer of a job, whose checks have run and whose notes are on the first screen."""
 
-    class Checked(AlignOPSDTrainer):
-        """The trainer of a job, whose checks have run and whose notes are on the first screen."""
+    def check_run(self, run: Any) -> None:
+        pass
 
-        def check_run(self, run: Any) -> None:
-            pass
 
+def _trainer(job: Job) -> AlignOPSDTrainer:
     args = job.args
     args.model_init_kwargs = as_mapping(args.model_init_kwargs) | job.loading
     evaluates = args.eval_strategy != "no" or args.eval_on_start

@@ -84,11 +84,8 @@ class AlignOPSDOptions:
     )
 
     def __post_init__(self) -> None:
-        inherited = getattr(super(), "__post_init__", None)
-        if inherited is None:
-            settle(self)
-        else:  # TRL's own, where a config inherits the options; it settles all its fields
-            inherited()
+        # a config that inherits the options goes on with TRL's own, after it has settled all its fields
+        getattr(super(), "__post_init__", lambda: settle(self))()
         if self.similarity_threshold >= 1.0:
             raise ValueError("similarity_threshold=1.0 leaves no range for the match confidence; use a value below 1")
         if self.max_span < 2 * self.min_span - 1:
