@@ -137,11 +137,8 @@ def held(value: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Shards a tensor like a parameter and returns this process's shard. The values are those of the first process.
-
-    Args:
-        whole: the tensor, on each process. It is returned whole for a parameter that is not sharded.
-    """
+    """Shards a tensor, which each process has whole, like a parameter and returns this process's shard, or the whole
+    for a parameter that is not sharded. The values are those of the first process."""
     part = held(parameter)
     whole = whole.to(part.device, part.dtype)
     if isinstance(parameter, DTensor):
@@ -176,12 +173,8 @@ def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:
 
 
 def gradient_norm(accelerator: Accelerator, model: Any) -> float | None:
-    """Returns the norm of this process's gradients before the optimiser's step; `None` where a loss scaler (float16)
-    skips bad steps by itself.
-
-    Args:
-        model: as accelerate prepared it; DeepSpeed's engine knows the norm.
-    """
+    """Returns the norm of this process's gradients before the optimiser's step, of a model as accelerate prepared it
+    (DeepSpeed's engine knows the norm); `None` where a loss scaler (float16) skips bad steps by itself."""
     if getattr(accelerator, "scaler", None) is not None:
         return None
     if accelerator.distributed_type == DistributedType.DEEPSPEED:

@@ -43,11 +43,8 @@ OF_AN_ADAPTER |= {"lora_r": "r", "lora_target_modules": "target_modules"}
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name.
-
-    Args:
-        given: names of the settings that the user gave, by flag or file.
-    """
+    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name. ``given`` are the names
+    of the settings that the user gave, by flag or file."""
 
     recipe: RecipeArguments
     args: AlignOPSDConfig

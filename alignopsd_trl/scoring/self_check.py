@@ -99,15 +99,9 @@ class SelfCheck:
     thinks: tuple[ScoringModel, BatchSampler] | None = None
 
     def compare(self, batch: TurnBatch, number: int) -> dict[str, float]:
-        """Makes all comparisons in the first round (``number`` 1), cheap ones later. Those of two rounds raise: only
-        after an update does a sampler show whether it gets the weights.
-
-        Returns:
-            The largest difference over processes by name.
-
-        Raises:
-            SelfCheckError: if one is beyond its bound, on all processes.
-        """
+        """Makes all comparisons in the first round (``number`` 1), cheap ones later, and returns the largest difference
+        over processes by name. In two rounds one beyond its bound raises `SelfCheckError` on all processes: only after
+        an update does a sampler show whether it gets the weights."""
         few, found = unlike(batch, ROWS), {}
         rows, first = torch.arange(len(few)), number == 1
         if self.encoder is not None:
