@@ -46,8 +46,8 @@ _chosen = False
 
 
 def use_machine(wanted: int | None = None) -> str:
-    """Sets the number of threads, ``wanted`` or by the rule of `threads`, and makes glibc keep freed memory for the next
-    sub-chunk instead of returning it to the system page by page. Returns the settings, as a line for the log."""
+    """Sets the number of threads, ``wanted`` or by the rule of `threads`, and makes glibc keep freed memory for the
+    next sub-chunk instead of returning it to the system page by page. Returns the settings, as a line for the log."""
     global _chosen
     import torch
 
