@@ -216,8 +216,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "there is one and shuffle_dataset is on. By default the order is TRL's, of chance.",
     )
     share_prefixes: bool = option(
-        True,
-        "Encode a prompt once for all responses scored under it; a warning says where the model can't do that.",
+        True, "Encode a prompt once for all responses scored under it; a warning says where the model can't do that."
     )
 
     # Sampling with a colocated vLLM

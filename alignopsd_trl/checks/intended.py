@@ -125,11 +125,11 @@ def _skills(run: Intended) -> None:
         load_source(source)
     asking = (method.needs_teacher and source is None) or method.skills_in_rollout
     if run.skill_bank is None and (asking or siblings):
-        siblings_ask = f"privileged_siblings={siblings} read a skill in their prompts, so there must be"
+        asks = f"privileged_siblings={siblings} read a skill in their prompts, so there must be"
+        asks = f"method={method.name!r} needs" if asking else asks
         raise ValueError(
-            f"{f'method={method.name!r} needs' if asking else siblings_ask} a skill_bank: pass 'webshop', 'alfworld', "
-            "'searchqa', a file's path, a column of the dataset, or a function from a task's text and its row to a "
-            f"text{'; or set privileged' * asking}"
+            f"{asks} a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or "
+            f"a function from a task's text and its row to a text{'; or set privileged' * asking}"
         )
     if siblings and method.skills_in_rollout:
         raise ValueError(

@@ -157,6 +157,14 @@ def test_rounds_are_rounds_however_many_steps_they_take(tmp_path: Path, flags: l
     assert ("max_steps" in changed) == (flags[:1] == ["--max_steps"]) and "save_steps" not in changed
 
 
+def test_a_run_differs_from_its_preset_by_what_was_given(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("temperature: 0.9\nnum_generations: 8\n")
+    flags = ["--method", "opsd", "--learning_rate", "3e-4", "--config", str(tmp_path / "own.yaml")]
+    found = parsed("webshop_tiny", [*CPU, *flags, "--output_dir", str(tmp_path)])
+    assert found.changed == {"method": "opsd", "temperature": 0.9}, "others are as in the preset, or follow"
+    assert {"method", "learning_rate", "temperature", "num_generations"} <= found.given
+
+
 def test_rounds_that_end_inside_a_step_are_refused(tmp_path: Path) -> None:
     flags = ["--rounds", "3", "--gradient_accumulation_steps", "2", "--output_dir", str(tmp_path)]
     with pytest.raises(ValueError, match="rounds=3 would end inside an optimiser step, which takes 2 rounds.*use 4"):
