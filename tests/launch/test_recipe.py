@@ -159,10 +159,10 @@ def test_rounds_are_rounds_however_many_steps_they_take(tmp_path: Path, flags: l
 
 def test_a_run_differs_from_its_preset_by_what_was_given(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("temperature: 0.9\nnum_generations: 8\n")
-    flags = ["--method", "opsd", "--learning_rate", "3e-4", "--config", str(tmp_path / "own.yaml")]
+    flags = ["--method", "opsd", "--eval_temperature", "4e-1", "--config", str(tmp_path / "own.yaml")]
     found = parsed("webshop_tiny", [*CPU, *flags, "--output_dir", str(tmp_path)])
     assert found.changed == {"method": "opsd", "temperature": 0.9}, "others are as in the preset, or follow"
-    assert {"method", "learning_rate", "temperature", "num_generations"} <= found.given
+    assert {"method", "eval_temperature", "temperature", "num_generations"} <= found.given
 
 
 def test_rounds_that_end_inside_a_step_are_refused(tmp_path: Path) -> None:
