@@ -75,9 +75,8 @@ def check(argv: list[str]) -> int | None:
     games = _found("alignopsd_trl.environments.shipped:BENCHMARKS")
     if argv[0] not in games:
         _refuse(f"check --play needs an environment first: {', '.join(games)}")
-    return _found(f"alignopsd_trl.environments.{argv[0]}.__main__:main")(
-        [word for word in argv[1:] if word != "--play"]
-    )
+    words = [word for word in argv[1:] if word != "--play"]
+    return _found(f"alignopsd_trl.environments.{argv[0]}.__main__:main")(words)
 
 
 def files(argv: list[str]) -> str:

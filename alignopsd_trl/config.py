@@ -35,47 +35,49 @@ BEST, VARIANCE = "success_or_score", "variance_over_episodes"
 its variance."""
 SEED = Annotated[int, Field(ge=0, le=2**32 - 1)]
 STEPS = Annotated[float, Field(ge=0, le=2**31)]
-POSITIVE, JSON_FILE = PositiveCount | None, dict[str, Any] | FilePath | None
-INHERITED_RULES: dict[str, Any] = {
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
-    **dict.fromkeys(("entropy_coef", "eval_delay", "label_smoothing_factor"), Size),
-    **dict.fromkeys(("epsilon_high", "delta", "neftune_noise_alpha"), Size | None),
-    **dict.fromkeys(("logging_steps", "save_steps"), STEPS),
-    "eval_steps": STEPS | None,
-    **dict.fromkeys(("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max"), Size | None),
-    "off_policy_mask_threshold": Positive | None,
-    **dict.fromkeys(("adam_beta1", "adam_beta2"), Annotated[float, Field(ge=0, lt=1)]),
-    **dict.fromkeys(("adam_epsilon", "num_train_epochs", "repetition_penalty", "vllm_server_timeout"), Positive),
-    "temperature": Temperature,
-    "reward_weights": list[Annotated[float, Field(strict=True)]] | None,
-    **dict.fromkeys(("max_completion_length", "per_device_train_batch_size", "num_iterations"), PositiveCount),
-    **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size"), PositiveCount),
-    **dict.fromkeys(("vllm_tensor_parallel_size", "ref_model_sync_steps"), PositiveCount),
-    **dict.fromkeys(("generation_batch_size", "steps_per_generation", "save_total_limit"), POSITIVE),
-    **dict.fromkeys(("num_generations_eval", "vllm_max_model_length", "max_tool_calling_iterations"), POSITIVE),
-    **dict.fromkeys(("torch_empty_cache_steps", "dataloader_prefetch_factor", "ddp_bucket_cap_mb"), POSITIVE),
-    **dict.fromkeys(("num_completions_to_print", "eval_accumulation_steps"), POSITIVE),
-    "num_generations": Annotated[int, Field(ge=2)],
-    **dict.fromkeys(("top_p", "ref_model_mixup_alpha"), Share),
-    "min_p": Share | None,
-    "vllm_gpu_memory_utilization": Annotated[float, Field(gt=0, le=1)],
-    **dict.fromkeys(("top_k", "dataloader_num_workers"), Count),
-    "importance_sampling_level": Literal["token", "sequence"],
-    "pad_to_multiple_of": PositiveCount | Literal["auto"] | None,
-    "seed": SEED,
-    "data_seed": SEED | None,
-    "ddp_timeout": Annotated[int, Field(gt=0, le=10**9)],
-    **dict.fromkeys(("vllm_server_port", "vllm_group_port"), Annotated[int, Field(ge=1, le=65535)]),
-    "vllm_mode": Literal["server", "colocate"],
-    "vllm_model_impl": Literal["vllm", "transformers"],
-    "vllm_importance_sampling_mode": Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"],
-    "debug": Literal["", "underflow_overflow", "tpu_metrics_debug"] | list[DebugOption] | None,
-    "scale_rewards": Literal["group", "none"] | bool,  # TRL's other form
-    **dict.fromkeys(("resume_from_checkpoint", "fsdp"), str | bool | None),
-    "report_to": str | list[str],
-    "accelerator_config": InstanceOf[AcceleratorConfig] | JSON_FILE,
-    **dict.fromkeys(("deepspeed", "fsdp_config"), JSON_FILE),
-}
+JSON_FILE = dict[str, Any] | FilePath | None
+_RULES: tuple[tuple[Any, str], ...] = (
+    (Size, "learning_rate weight_decay max_grad_norm beta epsilon warmup_steps entropy_coef eval_delay"),
+    (Size, "label_smoothing_factor"),
+    (Size | None, "epsilon_high delta neftune_noise_alpha"),
+    (Size | None, "vllm_importance_sampling_clip_min vllm_importance_sampling_clip_max"),
+    (STEPS, "logging_steps save_steps"),
+    (STEPS | None, "eval_steps"),
+    (Positive, "adam_epsilon num_train_epochs repetition_penalty vllm_server_timeout"),
+    (Positive | None, "off_policy_mask_threshold"),
+    (Annotated[float, Field(ge=0, lt=1)], "adam_beta1 adam_beta2"),
+    (Temperature, "temperature"),
+    (list[Annotated[float, Field(strict=True)]] | None, "reward_weights"),
+    (PositiveCount, "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"),
+    (PositiveCount, "num_iterations vllm_tensor_parallel_size ref_model_sync_steps"),
+    (PositiveCount | None, "generation_batch_size steps_per_generation save_total_limit vllm_max_model_length"),
+    (PositiveCount | None, "max_tool_calling_iterations torch_empty_cache_steps dataloader_prefetch_factor"),
+    (PositiveCount | None, "ddp_bucket_cap_mb num_completions_to_print eval_accumulation_steps"),
+    (Annotated[int, Field(ge=2)], "num_generations"),
+    (Share, "top_p ref_model_mixup_alpha"),
+    (Share | None, "min_p"),
+    (Annotated[float, Field(gt=0, le=1)], "vllm_gpu_memory_utilization"),
+    (Count, "top_k dataloader_num_workers"),
+    (Literal["token", "sequence"], "importance_sampling_level"),
+    (PositiveCount | Literal["auto"] | None, "pad_to_multiple_of"),
+    (SEED, "seed"),
+    (SEED | None, "data_seed"),
+    (Annotated[int, Field(gt=0, le=10**9)], "ddp_timeout"),
+    (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port vllm_group_port"),
+    (Literal["server", "colocate"], "vllm_mode"),
+    (Literal["vllm", "transformers"], "vllm_model_impl"),
+    (
+        Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"],
+        "vllm_importance_sampling_mode",
+    ),
+    (Literal["", "underflow_overflow", "tpu_metrics_debug"] | list[DebugOption] | None, "debug"),
+    (Literal["group", "none"] | bool, "scale_rewards"),  # TRL's other form
+    (str | bool | None, "resume_from_checkpoint fsdp"),
+    (str | list[str], "report_to"),
+    (InstanceOf[AcceleratorConfig] | JSON_FILE, "accelerator_config"),
+    (JSON_FILE, "deepspeed fsdp_config"),
+)
+INHERITED_RULES: dict[str, Any] = {name: kind for kind, names in _RULES for name in names.split()}
 """Types with the limits of TRL's and transformers' fields; this package's own fields define theirs."""
 
 
@@ -124,7 +126,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         num_generations: int = 0  # ty: ignore[incompatible-mutable-override]
 
     # TRL's fields whose defaults do not suit an update over turn rows
-    max_completion_length: int = option(  # ty: ignore[incompatible-mutable-override]
+    max_completion_length: PositiveCount = option(  # ty: ignore[incompatible-mutable-override]
         512, "Maximum tokens of one turn's response (not of the episode)."
     )
     disable_dropout: bool = option(True, "Disable dropout: teacher and student log-probs must not differ by noise.")
@@ -139,14 +141,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     # Teacher
     teacher_model_kind: Literal["live", "base"] = option(
-        "live",
-        "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
-        "round) or 'base' (as it was before training).",
+        "live", "Weights of the privileged view: 'live' (the policy's in the round) or 'base' (those before training)."
     )
     privileged_siblings: Count = option(
-        0,
-        "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
-        "ordinary prompt; less than num_generations. 0: none.",
+        0, "Siblings of each group that the teacher plays with the skill in its prompt; trained on the ordinary prompt."
     )
     privileged: str | None = option(
         None,
@@ -164,42 +162,28 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "whole 'conversation' (docs/conversations.md).",
     )
     past_thinking: Literal["template", "keep"] = option(
-        "template",
-        "Thinking of earlier responses in a conversation: 'keep' it, or as the chat 'template' does.",
+        "template", "Thinking of earlier responses in a conversation: 'keep' it, or as the chat 'template' does."
     )
     merge_rows: bool = option(
-        True,
-        "In a conversation, turns that go on from the turn before them share one row of the update. Loss "
-        "and gradient are the same.",
+        True, "In a conversation, turns that continue the turn before share a row of the update, to the same gradient."
     )
     thinking_tags: list[str] = field(
         default_factory=lambda: ["<think>", "</think>"],
         metadata={"help": "Between which the model thinks, e.g. [THINK] [/THINK]. Environments are shown <think>."},
     )
     max_turns: PositiveCount | None = option(None, "Turns per episode at most. None: the environment's own limit.")
-    skill_tokens: PositiveCount | None = option(
-        None, "Token budget of the skill block. None: min(512, max_prompt_length // 4)."
-    )
+    skill_tokens: PositiveCount | None = option(None, "Budget of the skill block; min(512, max_prompt_length // 4).")
     teacher_max_completion_length: PositiveCount | None = option(
         None, "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."
     )
-    eval_temperature: Temperature = option(
-        0.4, "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."
-    )
+    eval_temperature: Temperature = option(0.4, "Sampling temperature of evaluations (0.4 in the paper).")
     environment_time_limit: Positive = option(
-        60.0,
-        "Seconds for one call of an environment or a skill function; an episode that outlasts it ends as an error.",
+        60.0, "Seconds for one call of an environment or a skill function; a longer one ends its episode as an error."
     )
-    save_trajectories: bool = option(
-        True, "Write trajectories with credit traces and tokens as parquet under output_dir."
-    )
+    save_trajectories: bool = option(True, "Write trajectories with credit and tokens as parquet under output_dir.")
 
-    max_failed_share: Share = option(
-        0.5, "Share of failed episodes over three rounds above which the run ends, with a checkpoint."
-    )
-    overwrite_output_dir: bool = option(
-        False, "Remove the run that output_dir holds. Without it such a folder is refused."
-    )
+    max_failed_share: Share = option(0.5, "Share of failed episodes over three rounds above which the run ends.")
+    overwrite_output_dir: bool = option(False, "Remove the run that output_dir holds, which is refused otherwise.")
     self_check: bool = option(
         True,
         "Compare, in the first rounds, signals that must be equal (encoder, reference, teacher, sampler, "
@@ -208,8 +192,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     # Memory
     tokens_per_forward: PositiveCount = option(
-        16384,
-        "Padded tokens of one forward, at most, in scoring and in the update, whose memory it bounds.",
+        16384, "Padded tokens of one forward, at most, in scoring and in the update, whose memory it bounds."
     )
     skip_zero_advantage: bool = option(
         True,
@@ -233,9 +216,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "there is one and shuffle_dataset is on. By default the order is TRL's, of chance.",
     )
     share_prefixes: bool = option(
-        True,
-        "Encode a prompt once for all responses scored under it, where that is proven for the model; else "
-        "each pair is scored alone, which a warning says.",
+        True, "Encode a prompt once for all responses scored under it; a warning says where the model can't do that."
     )
 
     # Sampling with a colocated vLLM
@@ -338,8 +319,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 f"{narrowing[0]} with use_vllm=True: the sampler's log-probs are then of fewer tokens than the "
                 "policy's, and importance ratios wrong; leave it out, or set vllm_importance_sampling_correction=False"
             )
-        engine = self.engine_options
-        if engine is None:
+        if (engine := self.engine_options) is None:
             return
         tokens, sequences = engine["max_num_batched_tokens"], engine["max_num_seqs"]
         if tokens < sequences:
@@ -364,12 +344,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def narrows_sampling(self) -> list[str]:
         """Returns the settings by which an engine samples from other probabilities than the policy's own."""
         whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "vllm_structured_outputs_regex": ""}
-        found = [
-            f"{name}={getattr(self, name)!r}" for name, one in whole.items() if getattr(self, name) not in (None, one)
-        ]
-        return found + [
-            f"generation_kwargs[{name!r}]" for name in NARROWING if name in as_mapping(self.generation_kwargs)
-        ]
+        given, others = {name: getattr(self, name) for name in whole}, as_mapping(self.generation_kwargs)
+        found = [f"{name}={value!r}" for name, value in given.items() if value not in (None, whole[name])]
+        return found + [f"generation_kwargs[{name!r}]" for name in NARROWING if name in others]
 
     @property
     def episodes_at_once(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from importlib.util import find_spec
@@ -95,11 +95,8 @@ class Intended:
 
 
 def check(intended: Intended) -> None:
-    """Runs all checks.
-
-    Raises:
-        ValueError: at the first problem that would spoil the run; the message names argument, value and remedy.
-    """
+    """Runs all checks. Raises `ValueError` at the first problem that would spoil the run; the message names argument,
+    value and remedy."""
     for one in CHECKS:
         one(intended)
 
@@ -123,23 +120,20 @@ def _model(run: Intended) -> None:
 
 
 def _skills(run: Intended) -> None:
-    method, source = run.method, run.privileged or run.args.privileged
+    method, source, siblings = run.method, run.privileged or run.args.privileged, run.args.privileged_siblings
     if source is not None:
         load_source(source)
-    if run.skill_bank is None and ((method.needs_teacher and source is None) or method.skills_in_rollout):
+    asking = (method.needs_teacher and source is None) or method.skills_in_rollout
+    if run.skill_bank is None and (asking or siblings):
+        asks = f"privileged_siblings={siblings} read a skill in their prompts, so there must be"
+        asks = f"method={method.name!r} needs" if asking else asks
         raise ValueError(
-            f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, a "
-            "column of the dataset, or a function from a task's text and its row to a text; or set privileged"
+            f"{asks} a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or "
+            f"a function from a task's text and its row to a text{'; or set privileged' * asking}"
         )
-    siblings = run.args.privileged_siblings
     if siblings and method.skills_in_rollout:
         raise ValueError(
             f"privileged_siblings={siblings}: with method={method.name!r} all siblings read the skill; use 0"
-        )
-    if siblings and run.skill_bank is None:
-        raise ValueError(
-            f"privileged_siblings={siblings} read a skill in their prompts, so there must be a skill_bank: pass "
-            "'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or a function"
         )
     if run.skill_bank is not None:
         load_skills(run.skill_bank, columns=run.columns or ())
@@ -147,9 +141,8 @@ def _skills(run: Intended) -> None:
 
 def _encoder(run: Intended) -> None:
     if run.encoder is None and run.method.needs_encoder:
-        raise ValueError(
-            f"method={run.method.name!r} needs an encoder: pass 'lexical' or a sentence-transformers id or path"
-        )
+        known = "'lexical' or a sentence-transformers id or path"
+        raise ValueError(f"method={run.method.name!r} needs an encoder: pass {known}")
     if isinstance(run.encoder, str):
         check_encoder(run.encoder)
 
@@ -157,15 +150,11 @@ def _encoder(run: Intended) -> None:
 def _walks(run: Intended) -> None:
     if not run.method.needs_turn_advantages:
         return
+    asks = f"method={run.method.name!r}"
     if run.rewards or run.args.reward_weights not in (None, [1.0]):
-        raise ValueError(
-            f"method={run.method.name!r} walks for the environment's own reward alone; remove reward_funcs and "
-            "reward_weights"
-        )
+        raise ValueError(f"{asks} walks for the environment's own reward alone; remove reward_funcs and reward_weights")
     if run.args.history != "window":
-        raise ValueError(
-            f"method={run.method.name!r} replays actions, which make no conversation; use history='window'"
-        )
+        raise ValueError(f"{asks} replays actions, which make no conversation; use history='window'")
 
 
 def _weights(run: Intended) -> None:
@@ -213,13 +202,9 @@ def _sessions(run: Intended) -> None:
     args = run.args
     a_process = args.per_device_train_batch_size * args.steps_per_generation
     played = run.groups * args.num_generations if run.groups else args.generation_batch_size
-    check_sessions(
-        run.factory,
-        args.episodes_at_once * (played // a_process),
-        next(iter(run.tasks)),
-        args.environment_time_limit,
-        "lower per_device_train_batch_size or tasks_per_round, and per_device_eval_batch_size",
-    )
+    episodes = args.episodes_at_once * (played // a_process)
+    remedy = "lower per_device_train_batch_size or tasks_per_round, and per_device_eval_batch_size"
+    check_sessions(run.factory, episodes, next(iter(run.tasks)), args.environment_time_limit, remedy)
 
 
 def _task(run: Intended) -> None:
@@ -254,25 +239,20 @@ TRACKERS = OWN_TRACKERS | {
 
 def _reports(run: Intended) -> None:
     for name in run.args.report_to or ():
-        if name not in TRACKERS:
-            known = [*TRACKERS]
-            raise ValueError(f"report_to={name!r} is unknown; {near(name, known)}use one of none, {', '.join(known)}")
-        packages = TRACKERS[name]
+        if (packages := TRACKERS.get(name)) is None:
+            known = near(name, [*TRACKERS])
+            raise ValueError(f"report_to={name!r} is unknown; {known}use one of none, {', '.join(TRACKERS)}")
         if packages and not any(map(find_spec, packages)):
             wanted = f"'alignopsd-trl[{name}]'" if name in OWN_TRACKERS else packages[0]
-            raise ValueError(
-                f"report_to={name!r}: the package {packages[0]} is not installed; pip install {wanted}, or leave it out"
-            )
+            missing = f"the package {packages[0]} is not installed; pip install {wanted}"
+            raise ValueError(f"report_to={name!r}: {missing}, or leave it out")
     if run.args.push_to_hub:
         check_hub(run.args.hub_token)
 
 
 def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
-    """Checks at the start of a run that its push to the Hub can work.
-
-    Raises:
-        ValueError: if there is no token, or the Hub is switched off.
-    """
+    """Checks at the start of a run that its push to the Hub can work. Raises `ValueError` if there is no token, or the
+    Hub is switched off."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
@@ -283,23 +263,15 @@ def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
         )
 
 
-CHECKS: tuple[Callable[[Intended], None], ...] = (
-    *(_settings, _rows, _weights, _walks, _skills, _encoder, _reports, _model, _sessions, _task),
-)
+CHECKS = (_settings, _rows, _weights, _walks, _skills, _encoder, _reports, _model, _sessions, _task)
 
 
 # Settings of TRL and transformers: what a run would meet only after it has played a round
 
 
 def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
-    """Makes what transformers makes of these settings when training begins, for a model of one weight.
-
-    Args:
-        elsewhere: the run is planned for another machine, which may have a GPU and several processes.
-
-    Raises:
-        ValueError: names the setting, what is wrong and the remedy.
-    """
+    """Makes what transformers makes of these settings when training begins, for a model of one weight. A run planned
+    for ``elsewhere`` may have a GPU and several processes. Raises `ValueError` with setting, problem and remedy."""
     if args.fp16 and not elsewhere and (args.use_cpu or not torch.accelerator.is_available()):
         raise ValueError("fp16=True needs a GPU, and this run has none; leave it out, or set bf16=True")
     if args.fsdp and not elsewhere and int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -311,13 +283,9 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
     for name in ("dispatch_batches", "split_batches"):
         if getattr(accelerator, name):
             raise ValueError(f"accelerator_config={{{name!r}: true}} would cut sibling groups apart; leave it out")
-    with _named(args, "dataloader_num_workers", "dataloader_persistent_workers", "dataloader_prefetch_factor"):
-        DataLoader(
-            [0],  # ty: ignore[invalid-argument-type]
-            num_workers=args.dataloader_num_workers,
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-        )
+    loads: Any = {name: f"dataloader_{name}" for name in ("num_workers", "persistent_workers", "prefetch_factor")}
+    with _named(args, *loads.values()):
+        DataLoader([0], **{name: getattr(args, field) for name, field in loads.items()})  # ty: ignore[invalid-argument-type]
     if args.sync_ref_model and not args.beta:
         raise ValueError("sync_ref_model=True moves a reference model, which beta=0 has not; set beta, or leave it out")
     _check_generation(args)

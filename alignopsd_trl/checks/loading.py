@@ -11,7 +11,13 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, modeling_utils
+from transformers.integrations import accelerate
 
 from alignopsd_trl.common.files import read_json
 from alignopsd_trl.common.models import (
@@ -19,6 +25,7 @@ from alignopsd_trl.common.models import (
     SHIPPED_MODELS,
     available,
     base_of,
+    check_model_name,
     end_ids,
     load_tokenizer,
     resolve_model,
@@ -27,14 +34,11 @@ from alignopsd_trl.common.models import (
 )
 from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.common.patched import patched
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.methods import Method
+from alignopsd_trl.runs.health import weights_are_finite
+from alignopsd_trl.scoring.packing import depends_on_length
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.methods import Method
-
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 OBJECTS = ("config.json", "generation_config.json", ADAPTER, "tokenizer_config.json")
 WEIGHTS, ADAPTERS = "*.safetensors", "adapter_model*.safetensors"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -68,8 +72,6 @@ def check_policy(
     folder = Path(resolve_model(name)).expanduser()
     _check_init(folder, init, trust_remote_code)
     if folder in SHIPPED_MODELS.values():
-        from transformers import AutoTokenizer
-
         return AutoTokenizer.from_pretrained(folder) if own_tokenizer else None
     if not folder.is_dir():
         return None
@@ -105,8 +107,6 @@ def _check_init(folder: Path, init: Mapping[str, Any], trust_remote_code: bool) 
     given = {name: value for name, value in init.items() if name not in _ELSEWHERE}
     if not given or not (folder / "config.json").is_file():
         return
-    from transformers import AutoModelForCausalLM
-
     options = {"trust_remote_code": trust_remote_code, **given, "device_map": "meta"}
     try:
         with redirect_stderr(StringIO()):
@@ -117,23 +117,15 @@ def _check_init(folder: Path, init: Mapping[str, Any], trust_remote_code: bool) 
 
 def model_of(config: Any, trust_remote_code: bool = False) -> PreTrainedModel:
     """Makes the model of a configuration by the class that TRL finds."""
-    import transformers
-
-    remote: Any = transformers.AutoModelForCausalLM
+    remote: Any = AutoModelForCausalLM
     kind = getattr(transformers, (config.architectures or [""])[0], None)
     # the class itself: transformers' other ways would put it into shards where ZeRO-3 is configured
     return kind(config) if kind else remote.from_config(config, trust_remote_code=trust_remote_code)
 
 
 def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
-    """Makes the model of a folder's ``config.json`` without weights, and compares it with the weight files.
-
-    Raises:
-        ValueError: if transformers can't make the model; if the weights are not this model's.
-    """
-    import torch
-    import transformers
-
+    """Makes the model of a folder's ``config.json`` without weights, and compares it with the weight files. Raises
+    `ValueError` if transformers can't make the model; if the weights are not this model's."""
     with unreadable(folder, "config.json"), torch.device("meta"):
         config: Any = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         if not (isinstance(config.architectures, list) and config.architectures):
@@ -155,9 +147,6 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
 def _compare_weights(folder: Path, model: PreTrainedModel, trust_remote_code: bool) -> None:
     """Compares a folder's weights with those of its ``config.json``, by transformers' own loading onto the meta device:
     it renames and merges as the loading of a run does, and reads headers alone."""
-    from transformers import AutoModelForCausalLM, modeling_utils
-    from transformers.integrations import accelerate
-
     kind: Any = AutoModelForCausalLM if type(model).__module__.startswith("transformers_modules.") else type(model)
     alone, silent = {"is_deepspeed_zero3_enabled": lambda: False}, patched(modeling_utils.logger, disabled=True)
     whole = patched(modeling_utils, **alone, is_fsdp_enabled=lambda: False), patched(accelerate, **alone)
@@ -183,19 +172,9 @@ def _compare_weights(folder: Path, model: PreTrainedModel, trust_remote_code: bo
 def load_policy(
     name: str, dtype: str = "auto", device: str = "cpu", trains: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a policy for play alone, and its tokenizer. An adapter computes beside its base's weights, as in training.
-
-    Args:
-        trains: all weights will be trained, into which an adapter is then merged.
-
-    Raises:
-        ValueError: if the name is no folder, no shipped policy and not on the Hub; if the model lacks weights, or its
-            tokenizer can't be used.
-    """
-    from transformers import AutoModelForCausalLM
-
-    from alignopsd_trl.runs.health import weights_are_finite
-
+    """Loads a policy for play alone, and its tokenizer. An adapter computes beside its base's weights, as in training;
+    if the policy ``trains``, all weights do, and the adapter is merged into them. Raises `ValueError` if the name is no
+    folder, no shipped policy and not on the Hub; if the model lacks weights, or its tokenizer can't be used."""
     check_policy(name, saves=False)
     path, base = resolve_model(name), base_of(name)
     with available(base or name):
@@ -208,23 +187,9 @@ def load_policy(
     return model.to(device).eval(), load_tokenizer(path, model)
 
 
-def check_model_name(name: str) -> None:
-    """Raises `ValueError` if a name is no folder, no shipped policy and no possible Hub id."""
-    if not name or name in SHIPPED_MODELS or Path(name).expanduser().is_dir():
-        return
-    if not _HUB_ID.fullmatch(name):
-        raise ValueError(
-            f"model={name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub id "
-            "'owner/name'; correct the path, or make a first policy of your task there (alignopsd warm_start)"
-        )
-
-
 def check_weights(folder: Path) -> None:
-    """Checks a model's files without loading them: configuration, weights, and that none was cut short.
-
-    Raises:
-        ValueError: if a file is missing or damaged; the message names the folder or the file.
-    """
+    """Checks a model's files without loading them: configuration, weights, and that none was cut short. Raises
+    `ValueError` if a file is missing or damaged; the message names the folder or the file."""
     if not any((folder / name).is_file() for name in ("config.json", ADAPTER)):
         raise ValueError(f"model={str(folder)!r} holds no config.json; give a model's folder")
     for file in sorted(folder.glob("*.json")):
@@ -247,12 +212,7 @@ def check_weights(folder: Path) -> None:
 
 def weight_types(folder: Path) -> dict[str, str]:
     """Returns the number formats of a folder's weights by their names, from the headers of its safetensors files.
-
-    Raises:
-        ValueError: if a file was cut short or has no readable header.
-    """
-    from safetensors import SafetensorError, safe_open
-
+    Raises `ValueError` if a file was cut short or has no readable header."""
     types: dict[str, str] = {}
     for file in sorted(folder.glob("*.safetensors")):
         try:
@@ -265,7 +225,6 @@ def weight_types(folder: Path) -> dict[str, str]:
 
 def check_architecture(model: PreTrainedModel, args: AlignOPSDConfig, method: Method) -> None:
     """Raises `ValueError` for a model that can't be trained over turn rows, or not under this configuration."""
-    from alignopsd_trl.scoring.packing import depends_on_length  # imports torch
 
     config: Any = model.config.get_text_config()
     if getattr(config, "num_hidden_layers", 1) < 1:
@@ -286,10 +245,8 @@ def check_architecture(model: PreTrainedModel, args: AlignOPSDConfig, method: Me
             "auxiliary_loss='distribution' mixes views where the head makes logits, which this model changes "
             f"afterwards ({changed[0]}); use rectify=False"
         )
-    from torch.nn import Embedding
-
     words, positions = model.get_input_embeddings(), getattr(config, "max_position_embeddings", None) or 0
-    tables = [one.num_embeddings for one in model.modules() if isinstance(one, Embedding) and one is not words]
+    tables = [one.num_embeddings for one in model.modules() if isinstance(one, torch.nn.Embedding) and one is not words]
     learned = any(positions <= number <= positions + 2 for number in tables)
     if why := depends_on_length(config) or ("they are learned" if learned else None):
         given = {**vars(config), **(getattr(config, "rope_parameters", None) or {})}
@@ -298,11 +255,8 @@ def check_architecture(model: PreTrainedModel, args: AlignOPSDConfig, method: Me
 
 
 def beyond_positions(positions: int | None, args: Any) -> str:
-    """Returns a note if turns may exceed so many positions of a model, else an empty text.
-
-    Raises:
-        ValueError: if a response alone may.
-    """
+    """Returns a note if turns may exceed so many positions of a model, else an empty text. Raises `ValueError` if a
+    response alone may."""
     name = max("max_completion_length", "teacher_max_completion_length", key=lambda one: getattr(args, one) or 0)
     response = getattr(args, name)
     if not positions or args.max_prompt_length + response <= positions:

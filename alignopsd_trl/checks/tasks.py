@@ -66,11 +66,8 @@ def refuse_stream(rows: Any, where: str) -> None:
 
 
 def trained_on(tasks: int, held_out: int | None) -> int:
-    """Returns how many of the training tasks are learnt from: all but the last ``held_out``.
-
-    Raises:
-        ValueError: if there are none, or none is left.
-    """
+    """Returns how many of the training tasks are learnt from: all but the last ``held_out``. Raises `ValueError` if
+    there are none, or none is left."""
     if not tasks:
         raise ValueError("it has no tasks; name a split with tasks, or correct the environment's tasks()")
     if (held_out or 0) >= tasks:
@@ -81,15 +78,12 @@ def trained_on(tasks: int, held_out: int | None) -> int:
 def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them."""
     names = [row["task_id"] for row in rows]
-    twice = len(names) - len(set(names))
-    if twice:
+    if twice := len(names) - len(set(names)):
         yield Finding("tasks", f"{twice} of {len(names)} task_ids occur twice in tasks('train'); give each row its own")
     known = {content(row) for row in rows}
-    same = sum(content(row) in known for row in panel)
-    if same:
-        yield Finding(
-            "panel", f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart", ruins=False
-        )
+    if same := sum(content(row) in known for row in panel):
+        told = f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart"
+        yield Finding("panel", told, ruins=False)
 
 
 def content(row: Mapping[str, Any]) -> str:
@@ -123,11 +117,7 @@ def check_prompts(
     time_limit: float = 60.0,
 ) -> None:
     """Checks a chat template, and the first prompts of some tasks, unless the factory has a ``batch`` of its own or a
-    server, which may take long to open.
-
-    Raises:
-        ValueError: as `check_template` and `check_first_prompts`.
-    """
+    server, which may take long to open. Raises `ValueError` as `check_template` and `check_first_prompts`."""
     native = getattr(getattr(factory, "prompt", None), "native", False)
     if native:
         require_tools(tokenizer)
@@ -148,12 +138,9 @@ def check_first_prompts(
     options: PlayOptions,
     time_limit: float,
 ) -> None:
-    """Opens some tasks, and renders their first prompts with the policy's chat template.
-
-    Raises:
-        ValueError: if none of the tasks opens; if the environment's prompt or the template fails; if all prompts are
-            longer than ``options.max_prompt_length``.
-    """
+    """Opens some tasks, and renders their first prompts with the policy's chat template. Raises `ValueError` if none of
+    the tasks opens; if the environment's prompt or the template fails; if all prompts are longer than
+    ``options.max_prompt_length``."""
     rows, lengths = rows[:TRIED], []
     batch = open_batch(factory, len(rows), time_limit, here=True)
     try:
@@ -208,9 +195,8 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
             yield Finding(about, f"{what}{error}")
             return
     if not opened[0].task_text.strip() and not opened[0].later:
-        yield Finding(
-            "task text", f"task {name!r}: Opening.task_text is empty; skills are retrieved by it: say the request"
-        )
+        told = "Opening.task_text is empty; skills are retrieved by it: say the request"
+        yield Finding("task text", f"task {name!r}: {told}")
 
 
 def seeded(batch: ValidatedBatch, row: Mapping[str, Any], sibling: int = 0) -> dict[str, Any]:

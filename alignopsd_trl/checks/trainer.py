@@ -33,11 +33,8 @@ logger = logging.getLogger(__name__)
 
 def checked_rewards(factory: Any, given: Callable | list[Callable] | None, args: AlignOPSDConfig) -> list[Callable]:
     """Returns the user's reward functions as a list, and settles their weights and that of the environment's own reward
-    (1 by default) in ``args``.
-
-    Raises:
-        ValueError: if nothing rewards the episodes, or there are too many or too few weights.
-    """
+    (1 by default) in ``args``. Raises `ValueError` if nothing rewards the episodes, or there are too many or too few
+    weights."""
     functions = [] if given is None else given if isinstance(given, list) else [given]
     if isinstance(factory, AdaptedEnvironment) and not factory.owns_reward and not functions:
         raise ValueError(
@@ -48,14 +45,8 @@ def checked_rewards(factory: Any, given: Callable | list[Callable] | None, args:
 
 
 def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
-    """Checks what a trainer has loaded, and returns notes about it.
-
-    Args:
-        trainer: after TRL's part of its construction, with its method and factory.
-
-    Raises:
-        ValueError: if the policy, its weights or its tokenizer can't be trained with these settings.
-    """
+    """Checks what a trainer has loaded after TRL's part of its construction, and returns notes about it. Raises
+    `ValueError` if the policy, its weights or its tokenizer can't be trained with these settings."""
     args, tokenizer, policy = trainer.args, trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ValueError("processing_class must be a tokenizer: prompts are text")
@@ -73,10 +64,7 @@ def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
     options = PlayOptions.of(args)
     check_template(tokenizer, options, native)
     positions = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
-    told = (
-        beyond_positions(positions, args),
-        *notes_of(tokenizer, options, trainer.eos_token_ids),
-    )
+    told = beyond_positions(positions, args), *notes_of(tokenizer, options, trainer.eos_token_ids)
     return list(filter(None, told))
 
 
@@ -95,11 +83,7 @@ def adapted(
     factory: Any, tools: Sequence[Callable] | None, train: Any, evaluation: Any, args: AlignOPSDConfig
 ) -> tuple[Any, Any, Any]:
     """Adapts the factory and both datasets to the trainer. Those of this project's convention are returned unchanged.
-
-    Raises:
-        TypeError: if the factory's objects can't be played.
-        ValueError: for a dataset that it can't be played with.
-    """
+    Raises `TypeError` if the factory's objects can't be played, `ValueError` if not with these datasets."""
     made = as_environment(
         factory,
         tuple(tools or ()),

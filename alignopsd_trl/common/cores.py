@@ -9,9 +9,8 @@ import sys
 from collections.abc import Mapping, MutableMapping
 
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers of these parameters
 SPINS = "10000"  # turns of libgomp's waiting loop, some ten microseconds
-KEPT = {TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20, MMAP_THRESHOLD: 32 << 20}
+KEPT = {-1: 1 << 30, -2: 64 << 20, -3: 32 << 20}  # glibc's trim threshold, top padding and mmap threshold
 
 
 def threads(environment: Mapping[str, str], cores: int) -> int:
@@ -47,15 +46,8 @@ _chosen = False
 
 
 def use_machine(wanted: int | None = None) -> str:
-    """Sets the number of threads, and makes glibc keep freed memory for the next sub-chunk instead of returning it to
-    the system page by page.
-
-    Args:
-        wanted: number of threads; `None` for the rule of `threads`.
-
-    Returns:
-        The settings, as a line for the log.
-    """
+    """Sets the number of threads, ``wanted`` or by the rule of `threads`, and makes glibc keep freed memory for the
+    next sub-chunk instead of returning it to the system page by page. Returns the settings, as a line for the log."""
     global _chosen
     import torch
 
@@ -68,11 +60,8 @@ def use_machine(wanted: int | None = None) -> str:
 
 def use_what_is_left() -> str:
     """Calls `use_machine` for a trainer in a Python program. Threads that the program set for torch are the upper
-    limit, unless a launcher set them. Does nothing if the process has chosen before.
-
-    Returns:
-        A note for the user, or an empty text.
-    """
+    limit, unless a launcher set them. Does nothing if the process has chosen before. Returns a note for the user, or an
+    empty text."""
     if _chosen:
         return ""
     import torch

@@ -91,22 +91,15 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:
-    """Returns the JSON object of a file, or `None` without a file.
-
-    Raises:
-        ValueError: if it is damaged, or holds something else; names the file and the line.
-    """
+    """Returns the JSON object of a file, or `None` without a file. Raises `ValueError`, with file and line, if it
+    is damaged or holds something else."""
     path = Path(path)
     return _object(_content(path), path) if path.exists() else None
 
 
 def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
     """Returns the objects of a JSON-lines file; empty without a file. Leaves out a last line without its end, which is
-    still being written.
-
-    Raises:
-        ValueError: if it is damaged; names the file and the line.
-    """
+    still being written. Raises `ValueError` if it is damaged, with file and line."""
     path = Path(path)
     lines = _content(path).split(b"\n")[:-1] if path.exists() else []
     return [_object(line, path, number) for number, line in enumerate(lines)]
@@ -133,11 +126,8 @@ def _object(text: bytes, path: Path, before: int = 0) -> dict[str, Any]:
 
 @contextmanager
 def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
-    """Adds the disk and the written file to an error of a full disk; the libraries that write name neither.
-
-    Raises:
-        OSError: with the number of a full disk.
-    """
+    """Adds the disk and the written file to an error of a full disk; the libraries that write name neither. Raises
+    `OSError` with the number of a full disk."""
     try:
         yield
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,27 +17,29 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _DATA = Path(__file__).parents[1] / "data"
-SHIPPED_MODELS = {
-    "tiny": _DATA / "tiny_webshop",
-    "tiny_trips": _DATA / "tiny_trips",
-    "tiny_hops": _DATA / "tiny_hops",
-    "tiny_alfworld": _DATA / "tiny_alfworld",
-    "tiny_pairs": _DATA / "tiny_pairs",
-    "tiny_searchqa": _DATA / "tiny_searchqa",
-}
+_TASKS = ("tiny_trips", "tiny_hops", "tiny_alfworld", "tiny_pairs", "tiny_searchqa")
+SHIPPED_MODELS = {"tiny": _DATA / "tiny_webshop", **{name: _DATA / name for name in _TASKS}}
 
 
 def resolve_model(name: str) -> str:
     """Returns the path of a shipped model (a key of `SHIPPED_MODELS`) or of ``"smollm2"``. Any other name is a path or
-    a hub id and comes back unchanged.
-
-    Raises:
-        ValueError: for ``"smollm2"`` without its package.
-    """
+    a hub id and comes back unchanged. Raises `ValueError` for ``"smollm2"`` without its package."""
     if name == OFFLINE_MODEL:
         return str(smollm2())
     return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name
+
+
+def check_model_name(name: str) -> None:
+    """Raises `ValueError` if a name is no folder, no shipped policy and no possible Hub id."""
+    if not name or name in SHIPPED_MODELS or Path(name).expanduser().is_dir():
+        return
+    if not _HUB_ID.fullmatch(name):
+        raise ValueError(
+            f"model={name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub id "
+            "'owner/name'; correct the path, or make a first policy of your task there (alignopsd warm_start)"
+        )
 
 
 ADAPTER = "adapter_config.json"
@@ -44,11 +47,8 @@ ADAPTER = "adapter_config.json"
 
 def base_of(name: str) -> str | None:
     """Returns the model under the adapter of a folder, of a LoRA run or of a checkpoint in it: a folder or a Hub id.
-    `None` for whole weights, and for a Hub id.
-
-    Raises:
-        ValueError: if the folder names no base, or one that is neither here nor a possible Hub id.
-    """
+    `None` for whole weights, and for a Hub id. Raises `ValueError` if the folder names no base, or one that is neither
+    here nor a possible Hub id."""
     folder = Path(resolve_model(name)).expanduser()
     if not (folder / ADAPTER).is_file():
         return None
@@ -67,11 +67,8 @@ def base_of(name: str) -> str | None:
 
 
 def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> PeftModel:
-    """Puts the adapter of a folder on its base.
-
-    Raises:
-        ValueError: if it can't be read, is not of this base, or is no adapter of layers.
-    """
+    """Puts the adapter of a folder on its base. Raises `ValueError` if it can't be read, is not of this base, or is no
+    adapter of layers."""
     from peft import PeftModel
 
     folder = Path(resolve_model(name)).expanduser()
@@ -87,28 +84,20 @@ def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> Pef
 @contextmanager
 def available(name: str) -> Generator[None]:
     """Replaces an error of transformers about a model that is neither on this machine nor on the Hub by one sentence.
-
-    Raises:
-        ValueError: in place of an `OSError`, unless the name is a folder's.
-    """
+    Raises `ValueError` in place of an `OSError`, unless the name is a folder's."""
     try:
         yield
     except OSError as error:
         if Path(resolve_model(name)).is_dir():
             raise
-        reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
-        raise ValueError(
-            f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
-        ) from error
+        told = f"--model {name} is no folder and no shipped policy ({', '.join(SHIPPED_MODELS)})"
+        raise ValueError(f"{told}, and as a Hub id: {str(error).strip().splitlines()[0]}") from error
 
 
 @contextmanager
 def unreadable(path: str | Path, file: str) -> Generator[None]:
-    """Replaces any error of transformers about a model's file by one sentence.
-
-    Raises:
-        ValueError: in place of any other error.
-    """
+    """Replaces any error of transformers about a model's file by one sentence. Raises `ValueError` in place of any
+    other error."""
     try:
         yield
     except Exception as error:
@@ -121,10 +110,7 @@ def unreadable(path: str | Path, file: str) -> Generator[None]:
 
 def end_ids(model: PreTrainedModel, own: int) -> list[int]:
     """Returns the tokens that end a response: the tokenizer's ``own`` and those of the model's generation config.
-
-    Raises:
-        TypeError: if the generation config names anything but token ids.
-    """
+    Raises `TypeError` if the generation config names anything but token ids."""
     declared: Any = model.generation_config.eos_token_id
     found = {own, *(declared if isinstance(declared, list) else [] if declared is None else [declared])}
     if strange := [one for one in found if type(one) is not int]:

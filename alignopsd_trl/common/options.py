@@ -78,10 +78,8 @@ def _is_enum(part: Any) -> bool:
 
 def settled(values: Mapping[str, Any], hints: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     """Returns the values, those with a type converted and checked by `as_type`; ``place`` is for the message."""
-    return {
-        name: as_type(value, hints[name], f"{place}{name}") if name in hints else value
-        for name, value in values.items()
-    }
+    known = {name: as_type(value, hints[name], place + name) for name, value in values.items() if name in hints}
+    return {**values, **known}
 
 
 def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -105,10 +103,8 @@ def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -
     if unknown := sorted(set(given) - set(known)):
         options = f"known options: {', '.join(known)}" if known else "it has no options"
         raise ValueError(f"method_options[{unknown[0]!r}] is unknown to {owner}; {options}")
-    hints = hints_of(kind)
-    return kind(
-        **{name: as_type(given[name], hints[name], f"method_options[{name!r}]", f" of {owner}") for name in given}
-    )
+    hints, place = hints_of(kind), f" of {owner}"
+    return kind(**{name: as_type(given[name], hints[name], f"method_options[{name!r}]", place) for name in given})
 
 
 _NAMES: dict[Any, str] = {

@@ -16,11 +16,7 @@ _REDUCTIONS = {"max": max, "min": min}
 
 
 class ProcessGroup:
-    """The processes of a run.
-
-    Args:
-        accelerator ([`~accelerate.Accelerator`]): of the run.
-    """
+    """The processes of a run, as its [`~accelerate.Accelerator`] connects them."""
 
     def __init__(self, accelerator: Accelerator):
         self._accelerator = accelerator

@@ -51,11 +51,7 @@ class Mean:
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """Returns the mean over seeds of one number each.
-
-    Raises:
-        ValueError: without seeds.
-    """
+    """Returns the mean over seeds of one number each. Raises `ValueError` without seeds."""
     count = len(values)
     if not count:
         raise ValueError("a mean needs at least one seed")
@@ -211,12 +207,8 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
-    """Reorders rows so that the rows of each kind are spread evenly over the whole. Rows of one kind keep their order.
-
-    Args:
-        order: numbers of rows.
-        kinds: ``kinds[row]`` is the kind of a row.
-    """
+    """Reorders numbers of rows so that those of each kind (``kinds[row]``) are spread evenly over the whole. Rows of
+    one kind keep their order."""
     counts, seen, places = Counter(kinds[row] for row in order), Counter[Hashable](), {}
     for row in order:
         places[row] = (seen[kinds[row]] + 0.5) / counts[kinds[row]]

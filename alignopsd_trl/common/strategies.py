@@ -21,24 +21,17 @@ from alignopsd_trl.common.patched import patched
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-_PLAIN = {
-    DistributedType.NO,
-    DistributedType.MULTI_CPU,
-    DistributedType.MULTI_GPU,
-    DistributedType.MULTI_XPU,
-    DistributedType.MULTI_NPU,
-    DistributedType.MULTI_HPU,
+_PLAIN = {*map(DistributedType, ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_HPU"))}
+_PARALLEL = {
+    **{"tp_size": "tensor parallelism", "cp_size": "context parallelism", "sp_size": "sequence parallelism"},
+    "dp_replicate_size": "hybrid sharding",
 }
 
 
 def refuse_unproven(accelerator: Accelerator) -> None:
-    """Refuses strategies without a test that they train like DDP.
-
-    Raises:
-        ValueError: for these, and for a configuration that would not save the trained model.
-    """
-    found = _unproven(accelerator)
-    if found:
+    """Refuses strategies without a test that they train like DDP. Raises `ValueError` for these, and for a
+    configuration that would not save the trained model."""
+    if found := _unproven(accelerator):
         raise ValueError(
             f"{found} is not proven with this trainer and may silently train unlike one process. "
             "Proven are one process, DDP, FSDP2 (fsdp_version: 2), DeepSpeed ZeRO-2 and ZeRO-3; see "
@@ -54,14 +47,8 @@ def refuse_unproven(accelerator: Accelerator) -> None:
 
 
 def refuse_other_shards(accelerator: Accelerator, setting: str) -> None:
-    """Refuses to swap weights where DeepSpeed gathers them from elsewhere than a process's shard in memory.
-
-    Args:
-        setting: the argument and value that need the swap, for the message.
-
-    Raises:
-        ValueError: for offloaded parameters and for secondary shards.
-    """
+    """Refuses to swap weights where DeepSpeed gathers them from elsewhere than a process's shard in memory: raises
+    `ValueError` for offloaded parameters and for secondary shards. ``setting``, with its value, needs the swap."""
     if accelerator.distributed_type != DistributedType.DEEPSPEED:
         return
     zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
@@ -78,12 +65,7 @@ def refuse_other_shards(accelerator: Accelerator, setting: str) -> None:
 def _unproven(accelerator: Accelerator) -> str | None:
     kind = accelerator.distributed_type
     state: Any = accelerator.state
-    for size, name in (
-        ("tp_size", "tensor parallelism"),
-        ("cp_size", "context parallelism"),
-        ("sp_size", "sequence parallelism"),
-        ("dp_replicate_size", "hybrid sharding"),
-    ):
+    for size, name in _PARALLEL.items():
         count = getattr(accelerator.parallelism_config, size, 1) or 1
         if count > 1 and not (size == "dp_replicate_size" and kind in _PLAIN):
             return f"{name} of the trainer ({size}={count})"
@@ -155,11 +137,8 @@ def held(value: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Shards a tensor like a parameter and returns this process's shard. The values are those of the first process.
-
-    Args:
-        whole: the tensor, on each process. It is returned whole for a parameter that is not sharded.
-    """
+    """Shards a tensor, which each process has whole, like a parameter and returns this process's shard, or the whole
+    for a parameter that is not sharded. The values are those of the first process."""
     part = held(parameter)
     whole = whole.to(part.device, part.dtype)
     if isinstance(parameter, DTensor):
@@ -194,12 +173,8 @@ def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:
 
 
 def gradient_norm(accelerator: Accelerator, model: Any) -> float | None:
-    """Returns the norm of this process's gradients before the optimiser's step; `None` where a loss scaler (float16)
-    skips bad steps by itself.
-
-    Args:
-        model: as accelerate prepared it; DeepSpeed's engine knows the norm.
-    """
+    """Returns the norm of this process's gradients before the optimiser's step, of a model as accelerate prepared it
+    (DeepSpeed's engine knows the norm); `None` where a loss scaler (float16) skips bad steps by itself."""
     if getattr(accelerator, "scaler", None) is not None:
         return None
     if accelerator.distributed_type == DistributedType.DEEPSPEED:

@@ -9,9 +9,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import torch
 from pydantic import Field
@@ -34,18 +34,12 @@ class RecipeArguments:
 
     _argument_group_name = "recipe"
 
-    preset: Literal["paper", "released"] = option(
-        "paper", "'paper', or 'released' for the published launcher's settings."
-    )
+    preset: Literal["paper", "released"] = option("paper", "'released' for the published launcher's settings.")
     plan: bool = option(False, "Print what would run (config, rows, memory, panel) and load no weights.")
     plan_for: str | None = option(
-        None,
-        "With --plan: the launch to plan for, an accelerate configuration such as recipes/accelerate/fsdp2.yaml, "
-        "or the name of a shipped one (fsdp2). None: the launch that this process is part of.",
+        None, "With --plan: accelerate's file of a launch, or the name of a shipped one (fsdp2). None: this process's."
     )
-    gpu_gib: Positive | None = option(
-        None, "With --plan: memory of one GPU in GiB. None: of the GPU that is here, else 80."
-    )
+    gpu_gib: Positive | None = option(None, "With --plan: GiB of one GPU. None: of the GPU that is here, else 80.")
     environment: str = option("webshop", "Environment by name, or a module with suite().")
     environment_options: dict[str, Any] | str | None = option(
         None, "JSON, handed to the environment's suite(), over the preset's."
@@ -65,9 +59,7 @@ class RecipeArguments:
     evaluate_first: bool = option(True, "Evaluate the panel before training as well.")
     skill_bank: str | None = option(None, "Shipped skill bank or a JSON file; by default the environment's own.")
     encoder: str = option("lexical", "Sentence encoder: 'lexical' (no weights), an id or a path.")
-    tasks_per_round: PositiveCount | None = option(
-        None, "Task groups per rollout round over all processes; sets the batch arguments."
-    )
+    tasks_per_round: PositiveCount | None = option(None, "Task groups of a round, over all processes; sets the batch.")
     updates_per_round: PositiveCount | None = option(
         None, "Optimiser steps per pass over a rollout round. None: by rows_per_step; 1 without it."
     )
@@ -76,12 +68,8 @@ class RecipeArguments:
         "Turn rows of one optimiser step, about (64 or 256 in the published launchers): the round is cut into as "
         "many equal parts as come nearest. updates_per_round=1 makes the round one step.",
     )
-    rounds: PositiveCount | None = option(
-        None, "Rollout rounds, however often each is passed over (num_iterations); sets max_steps."
-    )
-    save_rounds: PositiveCount | None = option(
-        None, "Rounds between two checkpoints, which never fall inside one; sets save_steps."
-    )
+    rounds: PositiveCount | None = option(None, "Rollout rounds, whatever num_iterations is; sets max_steps.")
+    save_rounds: PositiveCount | None = option(None, "Rounds from one checkpoint to the next; sets save_steps.")
     threads: Annotated[int, Field(ge=1, le=1024)] | None = option(
         None, "CPU threads of a process. None: OMP_NUM_THREADS, else the process's share of the cores."
     )
@@ -92,9 +80,25 @@ class RecipeArguments:
             self.environment_options = json.dumps(self.environment_options)
 
 
+class Parsed(NamedTuple):
+    """A recipe's arguments, the names of those that flags and the file give, and which of these differ from the
+    preset."""
+
+    recipe: RecipeArguments
+    args: AlignOPSDConfig
+    model: ModelConfig
+    given: set[str]
+    changed: dict[str, Any]
+
+
 def parse(
     name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] | None = None
 ) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
+    """Returns the first three of `parsed`."""
+    return parsed(name, argv, own)[:3]
+
+
+def parsed(name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] | None = None) -> Parsed:
     """Parses preset, then YAML (``--config``), then flags; each overrides the one before.
 
     Args:
@@ -105,6 +109,7 @@ def parse(
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(KINDS)
     parser.refuse_unknown(argv)
+    usual = vars(parser.look([]))
     parser.take_file(argv)
     asked = parser.look(argv)
     played, options = asked.environment_options, (asked.preset, asked.method, asked.method_options)
@@ -126,8 +131,8 @@ def parse(
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
     parser.refuse_doubles(argv)
-    parsed: Any = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
-    recipe, args, model = parsed[:3]
+    made: Any = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
+    recipe, args, model = made[:3]
     same = recipe.environment == chosen["environment"]
     recipe.environment_options = options_over(chosen.get("environment_options") if same else None, played)
     settle(model, MODEL_RULES)
@@ -135,7 +140,17 @@ def parse(
     shaped = set() if "use_peft" in given else {*chosen} & {*ADAPTER}  # a preset that forgets use_peft misleads too
     _refuse_misleading(given | shaped, recipe, args, model)
     args.use_cpu = args.use_cpu and not elsewhere
-    return recipe, args, model
+    usual, told = usual | settled(chosen, HINTS), vars(recipe) | vars(args) | vars(model)
+    other = [one for one in HINTS if one in given and getattr(asked, one) != usual[one] and not _hidden(one)]
+    return Parsed(recipe, args, model, given, {one: told[one] for one in other})
+
+
+def _hidden(setting: str) -> bool:
+    """Returns whether a setting is secret, does not describe the run itself, or follows from the round's shape."""
+    return setting.endswith("_token") or setting in (
+        *("preset", "plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir"),
+        *("run_name", "use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
+    )
 
 
 KINDS = (RecipeArguments, AlignOPSDConfig, ModelConfig)
@@ -223,13 +238,6 @@ class Parser(TrlParser):
                 raise ValueError(f"--{ours} and --{trls} are both given, and say the same in two ways; leave one out")
 
 
-def given_by(argv: Sequence[str]) -> set[str]:
-    """Returns the names of the settings that a command line gives, in flags or in its file."""
-    parser = Parser(KINDS)
-    parser.take_file(argv)
-    return parser.given(argv)
-
-
 ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters")
 ADAPTER += ("lora_modules_to_save", "use_rslora", "use_dora")
 
@@ -257,33 +265,6 @@ def _refuse_misleading(given: set[str], recipe: RecipeArguments, args: AlignOPSD
             f"tasks_per_round={recipe.tasks_per_round} is given beside batch arguments that make rounds of {groups:g} "
             "tasks; leave one out"
         )
-
-
-def differences_from_preset(
-    name: str, own: Mapping[str, Any] | None, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
-) -> dict[str, Any]:
-    """Returns the settings of YAML and flags that differ from the recipe's preset."""
-    where = ["--plan"] if recipe.plan and not args.use_cpu else ["--use_cpu", str(args.use_cpu)]
-    same = ["--preset", recipe.preset, "--output_dir", str(args.output_dir), *where]
-    found: dict[str, Any] = {}
-    for given, usual in zip((recipe, args, model), parse(name, same, own), strict=True):
-        for one in fields(given):
-            value = getattr(given, one.name)
-            hidden = one.name in _OF_THE_LAUNCH or one.name.endswith("_token")
-            if value != getattr(usual, one.name) and not hidden:
-                found[one.name] = value
-    for steps, rounds in (("max_steps", "rounds"), ("save_steps", "save_rounds")):
-        counted = getattr(recipe, rounds)
-        if counted is not None and found.get(steps) == math.ceil(counted * args.steps_per_round):
-            del found[steps]
-    return found
-
-
-_OF_THE_LAUNCH = (
-    *("plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir", "run_name"),
-    *("use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
-)
-"""Settings that do not describe the run itself, or that follow from the round's shape."""
 
 
 def everything() -> str:

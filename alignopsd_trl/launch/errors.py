@@ -244,12 +244,8 @@ def _end_unexpected(name: str, error: BaseException) -> NoReturn:
     descriptor, place = tempfile.mkstemp(prefix="alignopsd-", suffix=".txt")  # a name that nobody can foresee
     with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write("".join(traceback.format_exception(error)))
-    said = " ".join(str(error).split())[:400]
-    print(
-        f"{name}: unexpected {type(error).__name__}: {said}\nThe calls are in {place}; please report them.",
-        file=sys.stderr,
-        flush=True,
-    )
+    said = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    print(f"{name}: {said}\nThe calls are in {place}; please report them.", file=sys.stderr, flush=True)
     raise SystemExit(STOPPED) from None
 
 
@@ -291,9 +287,8 @@ def wants_memory(error: BaseException) -> bool:
     """Returns whether the error is a lack of memory, on the host or on a GPU."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return getattr(error, "errno", None) == errno.ENOMEM or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+    said = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return said or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def _message(error: BaseException, status: int, resumes: str | None) -> str:

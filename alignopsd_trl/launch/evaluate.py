@@ -105,11 +105,8 @@ def command(argv: Sequence[str] | None = None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> EvaluationResult:
-    """Plays the panel (evaluation set) and prints its table.
-
-    Returns:
-        The result; with ``--output`` it is also in ``results.json`` there, with the trajectories.
-    """
+    """Plays the panel (evaluation set), prints its table and returns the result; with ``--output`` it is also in
+    ``results.json`` there, with the trajectories."""
     arguments = _arguments(argv)  # before PyTorch is imported
     from alignopsd_trl.checks.loading import load_policy
     from alignopsd_trl.common.files import write_json

@@ -24,18 +24,9 @@ from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import UNMADE, Suite
 from alignopsd_trl.environments.loading import load, sketched
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
+from alignopsd_trl.launch import memory
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import (
-    Sampler,
-    backbone,
-    config_of,
-    encoder_bytes,
-    estimate,
-    gpu_memory,
-    loading,
-    sampler,
-)
 from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.results.card import changed_settings
@@ -52,11 +43,8 @@ OF_AN_ADAPTER |= {"lora_r": "r", "lora_target_modules": "target_modules"}
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name.
-
-    Args:
-        given: names of the settings that the user gave, by flag or file.
-    """
+    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name. ``given`` are the names
+    of the settings that the user gave, by flag or file."""
 
     recipe: RecipeArguments
     args: AlignOPSDConfig
@@ -114,10 +102,7 @@ class Job:
     @property
     def peft_config(self) -> Any:
         """Returns PEFT's config of a new adapter; `None` without one, and for a policy that is an adapter already.
-
-        Raises:
-            ValueError: for settings that such an adapter was not made with.
-        """
+        Raises `ValueError` for settings that such an adapter was not made with."""
         if base_of(self.policy) is None:
             return get_peft_config(self.model)
         own, usual = whole_json(Path(resolve_model(self.policy)) / ADAPTER) or {}, ModelConfig()
@@ -159,11 +144,8 @@ class Job:
         )
 
     def check(self, groups: int | None = None) -> None:
-        """Runs the checks of `alignopsd_trl.checks`, as the trainer does.
-
-        Args:
-            groups: number of tasks in one round; by default that of this launch.
-        """
+        """Runs the checks of `alignopsd_trl.checks`, as the trainer does, for so many tasks in one round; by default
+        for those of this launch."""
         args, recipe, method = self.args, self.recipe, get_method(self.args.method)(self.args)
         model, output = Path(resolve_model(self.policy)).resolve(), Path(args.output_dir).resolve()
         if model == output or (model.parent == output and model.name.startswith(PREFIX)):
@@ -210,11 +192,8 @@ class Job:
         }
 
     def part_facts(self) -> dict[str, str]:
-        """Returns a plan's lines about skill bank, encoder and output folder.
-
-        Raises:
-            RunFolderError: if the folder holds a run that this one can't continue.
-        """
+        """Returns a plan's lines about skill bank, encoder and output folder. Raises `RunFolderError` if the folder
+        holds a run that this one can't continue."""
         args, found = self.args, {}
         if told := beyond_positions(positions_of(self.policy), args):
             found["NOTE on lengths"] = told
@@ -236,11 +215,8 @@ class Job:
 
 
 def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
-    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts.
-
-    Args:
-        changed: settings that differ from the preset.
-    """
+    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts. The settings in
+    ``changed`` differ from the preset."""
     recipe, args, suite = job.recipe, job.args, job.suite
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=False)
@@ -285,19 +261,15 @@ def _wrapped(label: str, text: str) -> str:
 def memory_facts(
     recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch, rows: int
 ) -> dict[str, str]:
-    """Returns the plan's lines about memory: on a GPU, of a colocated sampler, on the host, on disk.
-
-    Args:
-        rows: maximum number of turns in a process's round.
-
-    Raises:
-        ValueError: if the sampler's share can't hold its weights; if the weights can't be loaded or counted so.
-    """
-    name, remote, gpu = str(model.model_name_or_path), args.trust_remote_code, gpu_memory(recipe.gpu_gib)
-    shape, loaded = backbone(name, remote), loading(config_of(name, remote), model, args, launch)
+    """Returns the plan's lines about memory: on a GPU, of a colocated sampler, on the host, on disk, where a process's
+    round has so many ``rows`` at most. Raises `ValueError` if the sampler's share can't hold its weights; if the
+    weights can't be loaded or counted so."""
+    name, remote, gpu = str(model.model_name_or_path), args.trust_remote_code, memory.gpu_memory(recipe.gpu_gib)
+    shape = memory.backbone(name, remote)
+    loaded = memory.loading(memory.config_of(name, remote), model, args, launch)
     method = get_method(args.method)(args)
-    encoder = encoder_bytes(recipe.encoder if method.needs_encoder else None)
-    found = estimate(
+    encoder = memory.encoder_bytes(recipe.encoder if method.needs_encoder else None)
+    found = memory.estimate(
         shape,
         args,
         launch,
@@ -312,7 +284,7 @@ def memory_facts(
     unknown = f"the encoder {recipe.encoder!r}: its size can't be told without loading it" if encoder is None else ""
     if uncounted := "; ".join(filter(None, (unknown, shape.uncounted))):
         facts["not counted"] = uncounted
-    engine = sampler(shape, args, gpu, loaded.served_bytes)
+    engine = memory.sampler(shape, args, gpu, loaded.served_bytes)
     facts["sampler"] = _sampler_fact(args, engine, gpu)
     sampling, training = found.standing, found.peak
     if engine is not None:
@@ -333,7 +305,7 @@ def memory_facts(
     return facts
 
 
-def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float) -> str:
+def _sampler_fact(args: AlignOPSDConfig, engine: memory.Sampler | None, gpu: float) -> str:
     """Returns the line about the sampler's place and, of vLLM, its memory."""
     if engine is None and args.use_vllm:
         return "on the server's GPUs"

@@ -93,20 +93,16 @@ class KeepBest(TrainerCallback):
         return ""
 
     def _look(self, update: int) -> None:
-        """Plays the held-out tasks and keeps the weights if they did as well as the best.
-
-        Raises:
-            RunStopped: if neither success nor score is known.
-        """
+        """Plays the held-out tasks and keeps the weights if they did as well as the best. Raises `RunStopped` if
+        neither success nor score is known."""
         temperature = self._trainer.args.eval_temperature
         metrics = self._trainer.panels.metrics(self._rows, "held out", self._skills, temperature, True)
         if BEST not in metrics:
             raise RunStopped("held_out: neither success nor score of its tasks is known; leave it out")
         unknown = "episodes/score" in metrics and "episodes/success" not in metrics
         mean = metrics[BEST]
-        now = Looked(
-            update, "score" if unknown else "success", mean, metrics.get(VARIANCE, max(0.0, mean * (1 - mean)))
-        )
+        variance = metrics.get(VARIANCE, max(0.0, mean * (1 - mean)))
+        now = Looked(update, "score" if unknown else "success", mean, variance)
         self._say(f"held out: {now} after {update} updates{', success unknown' * unknown}")
         if self._weights and now.measure != self._best.measure:
             self._say(f"no {now.measure} of update {self._best.update} is known: the weights of {update} don't stay")

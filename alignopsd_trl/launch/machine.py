@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.presets import divisors
 from alignopsd_trl.launch.values import read_yaml, shipped_or
 
 STRATEGIES = ("one process", "DDP", "FSDP2", "ZeRO-2", "ZeRO-3")
-_SHARDS_WEIGHTS = ("FSDP2", "ZeRO-3")
-_SHARDS_GRADIENTS = ("FSDP2", "ZeRO-2", "ZeRO-3")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Launch:
 
     @property
     def weight_shards(self) -> int:
-        return self.processes if self.strategy in _SHARDS_WEIGHTS else 1
+        return self.processes if self.strategy in ("FSDP2", "ZeRO-3") else 1
 
     @property
     def gradient_shards(self) -> int:
-        return self.processes if self.strategy in _SHARDS_GRADIENTS else 1
+        return self.processes if self.strategy in ("FSDP2", "ZeRO-2", "ZeRO-3") else 1
 
     @property
     def processes_per_node(self) -> int:
@@ -104,15 +104,8 @@ def processes_of(launcher: Sequence[str]) -> int:
 
 
 def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) -> None:
-    """Raises for settings that would fail or hang only after minutes of loading weights.
-
-    Args:
-        installed: check the installed packages too; a plan for another machine skips this.
-
-    Raises:
-        ValueError: names the setting that can't work and the remedy.
-        ImportError: if the run uses vLLM and it is not installed.
-    """
+    """Raises `ValueError` for settings that would fail or hang only after minutes of loading weights, and `ImportError`
+    if the run uses vLLM and it is not ``installed``, which a plan for another machine does not ask."""
     if launch.strategy not in STRATEGIES:
         raise ValueError(
             f"the launch spreads the policy by {launch.strategy}, which is not proven with this trainer; proven are "
@@ -135,7 +128,6 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
 
 def usable_device(asked: str | None) -> str:
     """Returns the requested device; by default the GPU, or the CPU if there is none."""
-    import torch
 
     if asked is None:
         return "cuda" if torch.cuda.is_available() else "cpu"

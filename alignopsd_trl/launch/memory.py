@@ -24,17 +24,16 @@ BLOCK = 64  # weights that share one scale in bitsandbytes' 4 bits
 NESTED = 1 / BLOCK + 4 / (BLOCK * 256)  # bytes a weight: scales of one byte, and a float32 for each 256 of them
 KEPT = {None, "full_attention", "sliding_attention", "chunked_attention"}  # layers that keep keys and values
 SERVED_BYTES = 2  # bfloat16, of a weight in vLLM
+_PUBLISHED = {one.hub_id: one for one in BACKBONES.values()}
 
 
 def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
-    """Returns the shape of a model, from its name or its config file.
-
-    Raises:
-        OSError: if the name is neither in the table nor a folder with a config.
-        ValueError: if transformers can't make the model, or if the folder's weights are quantised.
-    """
-    known, name = {one.hub_id: one for one in BACKBONES.values()}, base_of(name) or name
-    return known[name] if name in known else shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
+    """Returns the shape of a model, from its name or its config file. Raises `OSError` if the name is neither in the
+    table nor a folder with a config; `ValueError` if transformers can't make it, or its weights are quantised."""
+    name = base_of(name) or name
+    if name in _PUBLISHED:
+        return _PUBLISHED[name]
+    return shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
 
 
 @cache
@@ -42,13 +41,11 @@ def config_of(name: str, trust_remote_code: bool = False) -> Any:
     """Returns the configuration of a model of the table, or of a folder, of an adapter that of its base; raises as
     `backbone`."""
     name = base_of(name) or name
-    for known in BACKBONES.values():
-        if known.hub_id == name:
-            return published(known)
+    if name in _PUBLISHED:
+        return published(_PUBLISHED[name])
     path = Path(resolve_model(name))
     if not path.is_dir():
-        known = ", ".join(one.hub_id for one in BACKBONES.values())
-        raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {known}")
+        raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {', '.join(_PUBLISHED)}")
     with unreadable(path, "config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     if getattr(config, "quantization_config", None) is not None:
@@ -147,10 +144,7 @@ class Loading:
 
 def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Launch) -> Loading:
     """Returns how a recipe's flags load a model of this configuration. PEFT itself makes the adapter, of float32.
-
-    Raises:
-        ValueError: as `check_quantised`, or if PEFT refuses the adapter.
-    """
+    Raises `ValueError` as `check_quantised`, or if PEFT refuses the adapter."""
     number = 2 if model.dtype in ("bfloat16", "float16") else 4
     adapts = model.use_peft or base_of(str(model.model_name_or_path)) is not None
     bits = {name: getattr(model, name) for name in ("load_in_4bit", "load_in_8bit")}

@@ -178,11 +178,8 @@ def preset(
 
 
 def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
-    """Checks the user's preset, a mapping that names its environment and its model; it has no released kind.
-
-    Raises:
-        ValueError: if it is no such mapping, or for another ``kind``.
-    """
+    """Checks the user's preset, a mapping that names its environment and its model; it has no released kind. Raises
+    `ValueError` if it is no such mapping, or for another ``kind``."""
     if not isinstance(content, Mapping):
         kind_of = type(content).__name__
         raise ValueError(f"the preset of recipe {name!r} is a {kind_of}; write a mapping from argument to value")
@@ -238,14 +235,8 @@ def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int 
 
 
 def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict[str, int]:
-    """Returns TRL's batch arguments for a round of whole sibling groups.
-
-    Args:
-        tasks: task groups per round over all processes.
-
-    Raises:
-        ValueError: if the groups can't be divided evenly; names numbers that work.
-    """
+    """Returns TRL's batch arguments for a round of so many tasks over all processes, in whole sibling groups. Raises
+    `ValueError` if they can't be divided evenly, with numbers that work."""
     if tasks % processes:
         near = max(processes, round(tasks / processes) * processes)
         raise ValueError(f"tasks_per_round={tasks} can't be spread over {processes} processes; use {near}")

@@ -94,16 +94,12 @@ def main(
 
 def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
     with setup():
-        from alignopsd_trl.launch.arguments import differences_from_preset, given_by, parse
-        from alignopsd_trl.launch.job import Job
+        from alignopsd_trl.launch.arguments import parsed
+        from alignopsd_trl.launch.job import Job, plan
 
-        words = [word for word in argv if word != "--all"]
-        parsed = parse(name, words, preset)
-        changed = differences_from_preset(name, preset, *parsed)
-        job = Job.of(*parsed, given_by(words))
+        recipe, args, model, given, changed = parsed(name, [word for word in argv if word != "--all"], preset)
+        job = Job.of(recipe, args, model, given)
         if job.recipe.plan:
-            from alignopsd_trl.launch.job import plan
-
             text = plan(job, changed, whole="--all" in argv)
             if int(os.environ.get("RANK", "0")) == 0:
                 print(text)

@@ -7,9 +7,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
@@ -36,10 +37,8 @@ from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.runs.state import MARK, RESULTS_FILE, RUN_FILE
 from alignopsd_trl.skills import foreign_bank
+from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.console import columns
-
-if TYPE_CHECKING:
-    from alignopsd_trl.trainer import AlignOPSDTrainer
 
 
 def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -> dict[str, Any]:
@@ -99,15 +98,14 @@ def _push(folder: Path, model: str | None, trajectories: str | None, args: Align
         raise PushFailed("\n".join(failed))
 
 
-def _trainer(job: Job) -> Any:
-    from alignopsd_trl.trainer import AlignOPSDTrainer
+class Checked(AlignOPSDTrainer):
+    """The trainer of a job, whose checks have run and whose notes are on the first screen."""
 
-    class Checked(AlignOPSDTrainer):
-        """The trainer of a job, whose checks have run and whose notes are on the first screen."""
+    def check_run(self, run: Any) -> None:
+        pass
 
-        def check_run(self, run: Any) -> None:
-            pass
 
+def _trainer(job: Job) -> AlignOPSDTrainer:
     args = job.args
     args.model_init_kwargs = as_mapping(args.model_init_kwargs) | job.loading
     evaluates = args.eval_strategy != "no" or args.eval_on_start
@@ -179,7 +177,6 @@ class Evaluations(TrainerCallback):
 
     def _kept(self, when: str, update: int) -> dict[str, Any] | None:
         """Returns the first process's saved evaluation, if it belongs to this run, this update and this panel."""
-        from accelerate.utils import broadcast_object_list
 
         content = read_json(self._path(when)) if self.folder.writes else None
         wanted = {"run": self.folder.id, "update": update, "checksum": self.panel.checksum, "skills": self.skills}
@@ -282,17 +279,12 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], cate
     """Returns the mean difference over the tasks of a category that both played, in percentage points."""
     if before is None:
         return "-"
-    old = {one["task_id"]: one for one in before["outcomes"]}
-    pairs = [
-        (float(old[one["task_id"]][what]), float(one[what]))
-        for one in after["outcomes"]
-        if one["task_id"] in old
-        and category in ("all", one["category"])
-        and None not in (one[what], old[one["task_id"]][what])
-    ]
-    if not pairs:
+    old = {one["task_id"]: one[what] for one in before["outcomes"]}
+    pairs = [(old.get(one["task_id"]), one[what]) for one in after["outcomes"] if category in ("all", one["category"])]
+    differences = [float(new) - float(earlier) for earlier, new in pairs if earlier is not None and new is not None]
+    if not differences:
         return "-"
-    found = mean_score([new - earlier for earlier, new in pairs])
+    found = mean_score(differences)
     interval = f" [{found.low:+.1f}, {found.high:+.1f}]" if found.low == found.low else ""
     return f"{found.mean:+.1f}{interval}"
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import yaml
+from yaml.constructor import ConstructorError
 
 from alignopsd_trl.common.options import as_type
 
 
 def read_value(text: str, given: str) -> Any:
-    """Reads a value of a command line as YAML.
-
-    Args:
-        given: argument that holds the value, for the message.
-    """
-    import yaml
-
+    """Reads a value of a command line as YAML; ``given`` is the argument that holds it, for the message."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -26,19 +24,13 @@ def read_value(text: str, given: str) -> Any:
 
 
 def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learning_rate: 1.0e-6") -> dict[str, Any]:
-    """Returns the mapping of a YAML file; messages name the file by ``flag`` and show ``such_as``.
-
-    Raises:
-        ValueError: names the file, and the line that can't be read.
-    """
-    import yaml
-
+    """Returns the mapping of a YAML file; messages name the file by ``flag`` and show ``such_as``. Raises `ValueError`
+    that names the file, and the line that can't be read."""
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_once_each(yaml))
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_OnceEach)
     except OSError as error:
-        raise ValueError(
-            f"{flag}{path}: {error.strerror}; give the path of a YAML file with lines such as  {such_as}"
-        ) from error
+        remedy = f"give the path of a YAML file with lines such as  {such_as}"
+        raise ValueError(f"{flag}{path}: {error.strerror}; {remedy}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{flag}{path}: byte {error.start + 1} is no UTF-8; save the file in that encoding") from error
     except yaml.YAMLError as error:
@@ -51,21 +43,17 @@ def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learnin
     return content
 
 
-def _once_each(yaml: Any) -> Any:
-    """Returns a loader that raises for a name that occurs twice in a mapping, where YAML would drop the first value."""
+class _OnceEach(yaml.SafeLoader):
+    """A loader that raises for a name that occurs twice in a mapping, where YAML would drop the first value."""
 
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen = set()
-            for key, _ in node.value:
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} stands there twice", key.start_mark
-                    )
-                seen.add(key.value)
-            return super().construct_mapping(node, deep)
-
-    return Loader
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                told = f"{key.value!r} stands there twice"
+                raise ConstructorError(None, None, told, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def json_mapping(flag: str, given: Any) -> dict[str, Any]:
@@ -73,8 +61,7 @@ def json_mapping(flag: str, given: Any) -> dict[str, Any]:
     return as_type(given or None, dict[str, Any] | str | None, flag) or {}
 
 
-def environment_options(given: Any) -> dict[str, Any]:
-    return json_mapping("environment_options", given)
+environment_options = partial(json_mapping, "environment_options")
 
 
 def options_over(usual: Any, given: Any) -> str | None:
@@ -93,10 +80,8 @@ def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:
 
 def shipped_files() -> dict[str, Path]:
     """Returns the studies and launch files that come with the package, name to path."""
-    kinds = ("accelerate", "studies")
-    return {
-        path.stem: path for kind in kinds for path in sorted((Path(__file__).parents[1] / "recipes" / kind).glob("*.*"))
-    }
+    recipes = Path(__file__).parents[1] / "recipes"
+    return {path.stem: path for kind in ("accelerate", "studies") for path in sorted((recipes / kind).glob("*.*"))}
 
 
 def shipped_or(path: str) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.checks.loading import check_model_name
 from alignopsd_trl.common.command import CommandParser, place
 from alignopsd_trl.common.files import check_folder
-from alignopsd_trl.common.models import SHIPPED_MODELS
+from alignopsd_trl.common.models import SHIPPED_MODELS, check_model_name
 from alignopsd_trl.environments.loading import importable
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.presets import preset

@@ -68,12 +68,8 @@ CHECKS = {
 
 
 def bound(name: str, exact: bool, batching: float = 0.0) -> float:
-    """Returns the largest difference that rounding explains.
-
-    Args:
-        exact: whether the policy computes in float32; the bounds are then fixed.
-        batching: the measured difference by batching alone.
-    """
+    """Returns the largest difference that rounding explains. The bounds of an ``exact`` policy, of float32, are fixed;
+    others depend on the measured difference by batching alone."""
     fixed = {"encoder": 1e-3, "sampler": 0.2} | ({} if exact else {"batching": LARGEST})
     return fixed.get(name, 1e-4 if exact else min(max(LEAST, ROUNDINGS * batching), LARGEST))
 
@@ -103,15 +99,9 @@ class SelfCheck:
     thinks: tuple[ScoringModel, BatchSampler] | None = None
 
     def compare(self, batch: TurnBatch, number: int) -> dict[str, float]:
-        """Makes all comparisons in the first round (``number`` 1), cheap ones later. Those of two rounds raise: only
-        after an update does a sampler show whether it gets the weights.
-
-        Returns:
-            The largest difference over processes by name.
-
-        Raises:
-            SelfCheckError: if one is beyond its bound, on all processes.
-        """
+        """Makes all comparisons in the first round (``number`` 1), cheap ones later, and returns the largest difference
+        over processes by name. In two rounds one beyond its bound raises `SelfCheckError` on all processes: only after
+        an update does a sampler show whether it gets the weights."""
         few, found = unlike(batch, ROWS), {}
         rows, first = torch.arange(len(few)), number == 1
         if self.encoder is not None:
@@ -184,9 +174,8 @@ class SelfCheck:
                 where = ", ".join(f"{values[process]:.3g} on process {process}" for process in bad)
                 lines.append(f"- {name}: {differs}: by {where} (bound {most:g}). To do: {remedy}.")
         if lines:
-            raise SelfCheckError(
-                "the run's signals are not sound:\n" + "\n".join(lines) + "\nself_check=False trains regardless"
-            )
+            lines = ["the run's signals are not sound:", *lines, "self_check=False trains regardless"]
+            raise SelfCheckError("\n".join(lines))
         return largest
 
 

@@ -21,7 +21,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import load
 from alignopsd_trl.environments.base import UNMADE
 from alignopsd_trl.launch import recipe
-from alignopsd_trl.launch.arguments import differences_from_preset, parse
+from alignopsd_trl.launch.arguments import parse, parsed
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import Loading, backbone, encoder_bytes, estimate
@@ -151,10 +151,18 @@ def test_checkpoints_are_few_and_fall_between_rounds(tmp_path: Path, name: str) 
 def test_rounds_are_rounds_however_many_steps_they_take(tmp_path: Path, flags: list[str], steps: int) -> None:
     rounds = [] if flags[:1] == ["--max_steps"] else ["--rounds", "12"]
     given = [*CPU, *rounds, *flags, "--output_dir", str(tmp_path)]
-    chosen, config, model = parse("webshop_tiny", given)
-    assert config.max_steps == steps
-    changed = differences_from_preset("webshop_tiny", None, chosen, config, model)
+    found = parsed("webshop_tiny", given)
+    assert found.args.max_steps == steps
+    changed = found.changed
     assert ("max_steps" in changed) == (flags[:1] == ["--max_steps"]) and "save_steps" not in changed
+
+
+def test_a_run_differs_from_its_preset_by_what_was_given(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("temperature: 0.9\nnum_generations: 8\n")
+    flags = ["--method", "opsd", "--eval_temperature", "4e-1", "--config", str(tmp_path / "own.yaml")]
+    found = parsed("webshop_tiny", [*CPU, *flags, "--output_dir", str(tmp_path)])
+    assert found.changed == {"method": "opsd", "temperature": 0.9}, "others are as in the preset, or follow"
+    assert {"method", "eval_temperature", "temperature", "num_generations"} <= found.given
 
 
 def test_rounds_that_end_inside_a_step_are_refused(tmp_path: Path) -> None:

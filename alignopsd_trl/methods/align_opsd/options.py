@@ -44,18 +44,13 @@ class AlignOPSDOptions:
 
     # Semi-Markov hierarchical credit assignment
     allocation: Literal["span", "turn", "token", "random", "none"] = option(
-        "span",
-        "Unit of credit: 'span' (the method), 'turn', 'token', 'random' (ablations), or 'none' for the "
-        "outcome advantage itself.",
+        "span", "Unit of credit: 'span' (the method), 'turn', 'token', 'random' (ablations); 'none': the outcome's own."
     )
     profile_temperature: Positive = option(0.10, "Temperature of the dense correspondence profile.")
     valid_profiles: Literal["eligible", "matched"] = option(
-        "eligible",
-        "Profiles that count: 'eligible', with any source, or 'matched', with one above similarity_threshold.",
+        "eligible", "Profiles that count: 'eligible', with a source, or 'matched', with one above similarity_threshold."
     )
-    profile_distance: Literal["jsd", "entropy", "cosine"] = option(
-        "jsd", "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."
-    )
+    profile_distance: Literal["jsd", "entropy", "cosine"] = option("jsd", "Distance of neighbouring profiles.")
     boundary_quantile: Share = option(0.80, "Quantile of the batch's profile shifts above which a span may end.")
     boundary_min: Size = option(0.01, "Lower clip of the boundary threshold.")
     boundary_max: Size = option(0.10, "Upper clip of the boundary threshold.")
@@ -68,9 +63,7 @@ class AlignOPSDOptions:
         "every round, in place of credit_temperature.",
     )
     credit_mixing: Share = option(0.5, "eta: share of the tilted density in the weights.")
-    weighting: Literal["capped", "band"] = option(
-        "capped", "Clip range of density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."
-    )
+    weighting: Literal["capped", "band"] = option("capped", "Density's limits: [0, density_cap], or [1 - b, 1 + b].")
     density_cap: Annotated[float, Field(ge=1)] = option(4.0, "d_max: upper bound of the turn density, whose mean is 1.")
     band: Size = option(0.5, "b of weighting='band'.")
 
@@ -82,30 +75,17 @@ class AlignOPSDOptions:
     )
     auxiliary_coefficient: Size = option(0.01, "Weight of auxiliary_loss='alignment' and 'sdar'.")
     gate_beta: Size = option(5.0, "Slope of the sigmoid gate of these two.")
-    distribution_coefficient: Size = option(
-        1.0, "Weight of auxiliary_loss='distribution', beside 1 for the policy loss."
-    )
-    distribution_size: PositiveCount = option(
-        50, "The teacher's likeliest tokens that 'distribution' compares, renormalised."
-    )
-    distribution_beta: Share = option(
-        0.5, "Of 'distribution': 0 is KL(teacher || student), 1 the reverse, 0.5 is symmetric."
-    )
-    distribution_temperature: Positive = option(
-        1.0, "Divides the logits of the student and of each view in 'distribution'."
-    )
+    distribution_coefficient: Size = option(1.0, "Weight of auxiliary_loss='distribution', beside the policy loss.")
+    distribution_size: PositiveCount = option(50, "The teacher's likeliest tokens that it compares, renormalised.")
+    distribution_beta: Share = option(0.5, "0 is KL(teacher || student), 1 the reverse, 0.5 is symmetric.")
+    distribution_temperature: Positive = option(1.0, "Divides the logits of the student and of each view.")
     distribution_weighting: Literal["flat", "span", "evidence"] = option(
-        "flat",
-        "Weight of a token in 'distribution': 'flat', its 'span's share of the credit, or 'evidence', the "
-        "weight of its credit.",
+        "flat", "Weight of a token: 'flat', its 'span's share of the credit, or 'evidence', the weight of its credit."
     )
 
     def __post_init__(self) -> None:
-        inherited = getattr(super(), "__post_init__", None)
-        if inherited is None:
-            settle(self)
-        else:  # TRL's own, where a config inherits the options; it settles all its fields
-            inherited()
+        # a config that inherits the options goes on with TRL's own, after it has settled all its fields
+        getattr(super(), "__post_init__", lambda: settle(self))()
         if self.similarity_threshold >= 1.0:
             raise ValueError("similarity_threshold=1.0 leaves no range for the match confidence; use a value below 1")
         if self.max_span < 2 * self.min_span - 1:
