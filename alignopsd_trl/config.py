@@ -144,7 +144,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         "live", "Weights of the privileged view: 'live' (the policy's in the round) or 'base' (those before training)."
     )
     privileged_siblings: Count = option(
-        0, "Siblings of each group that the teacher plays with the skill in its prompt; trained on the ordinary prompt."
+        0,
+        "Siblings of a group that the teacher plays with the skill in its prompt, trained on the ordinary one. 0: none.",
     )
     privileged: str | None = option(
         None,
@@ -172,7 +173,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         metadata={"help": "Between which the model thinks, e.g. [THINK] [/THINK]. Environments are shown <think>."},
     )
     max_turns: PositiveCount | None = option(None, "Turns per episode at most. None: the environment's own limit.")
-    skill_tokens: PositiveCount | None = option(None, "Budget of the skill block; min(512, max_prompt_length // 4).")
+    skill_tokens: PositiveCount | None = option(
+        None, "Tokens of the skill block. None: min(512, max_prompt_length // 4)."
+    )
     teacher_max_completion_length: PositiveCount | None = option(
         None, "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."
     )

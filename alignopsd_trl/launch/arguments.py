@@ -34,7 +34,7 @@ class RecipeArguments:
 
     _argument_group_name = "recipe"
 
-    preset: Literal["paper", "released"] = option("paper", "'released' for the published launcher's settings.")
+    preset: Literal["paper", "released"] = option("paper", "'paper', or 'released': the launchers' settings.")
     plan: bool = option(False, "Print what would run (config, rows, memory, panel) and load no weights.")
     plan_for: str | None = option(
         None, "With --plan: accelerate's file of a launch, or the name of a shipped one (fsdp2). None: this process's."
