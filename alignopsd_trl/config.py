@@ -145,7 +145,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
     privileged_siblings: Count = option(
         0,
-        "Siblings of a group that the teacher plays with the skill in its prompt, trained on the ordinary one. 0: none.",
+        "Siblings that the teacher plays with the skill in its prompt, trained on the ordinary prompt. 0: none.",
     )
     privileged: str | None = option(
         None,
