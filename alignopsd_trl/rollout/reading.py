@@ -18,6 +18,7 @@ from trl.chat_template_utils import add_response_schema, supports_tool_calling
 from trl.chat_template_utils import parse_response as parse_message
 
 from alignopsd_trl.environments.adapters.calls import calls_in, text_before_calls
+from alignopsd_trl.environments.adapters.rows import is_deep
 from alignopsd_trl.rollout.options import THINK, PlayOptions
 from alignopsd_trl.turns import Thought
 
@@ -147,13 +148,25 @@ class Reader:
         return text
 
     def _message(self, prompt: list[int], response: list[int], whole: str, tools: list[Any]) -> Reading:
-        message = parse_message(self._tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
+        message = message_of(self._tokenizer, response, prompt, tools)
+        message = {"content": whole} if message is None else message
         thinking = message.get("reasoning_content") or message.get("thinking") or parse_response(whole).thinking
         calls = message.get("tool_calls") or []
         if calls and not thinking:
             thinking = message.get("content") or ""
-        shown = "\n".join(json.dumps(call.get("function", call), default=str) for call in calls)
-        return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message, default=str))
+        shown = "\n".join(json.dumps(call.get("function", call)) for call in calls)
+        return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message))
+
+
+def message_of(tokenizer: Any, response: list[int], prompt: list[int], tools: list[Any]) -> dict[str, Any] | None:
+    """Parses a response by the parser of its chat template. A lone surrogate, which no API takes, becomes a question
+    mark. `None` for calls that can't be written as JSON, or of too many levels."""
+    try:
+        found = parse_message(tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
+        message = json.loads(json.dumps(found, ensure_ascii=False, default=str).encode(errors="replace"))
+    except (RecursionError, ValueError):
+        return None
+    return None if is_deep(message) else message
 
 
 def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, options: PlayOptions) -> Reader:
