@@ -28,7 +28,7 @@ from alignopsd_trl.environments.base import (
 )
 from alignopsd_trl.environments.generators import kept
 
-_PREPARING = 10.0  # of the time limit of a call, which a row may take to be prepared
+PREPARING = 600.0  # seconds in which a row is prepared
 MOST_WAITING = 64  # calls that may hang before no more are made
 LARGEST = 3.4e38  # of a number, as float32 holds it
 DEEPEST = 32  # levels of dicts and lists in an info
@@ -74,7 +74,7 @@ class ValidatedBatch:
         if self._prepare is not None:
             with kept():  # no other episode of this process plays meanwhile
                 for task in tasks:
-                    self.limited(partial(self._prepare, **task), _PREPARING)  # `reset` meets its error again
+                    limited(partial(self._prepare, **task), PREPARING)  # `reset` meets its error again
         own = [{name: copied(value) for name, value in task.items()} for task in tasks]  # it may write into them
         return [_admitted(opening_of, value) for value in self._batch.reset(slots, own)]
 
@@ -91,10 +91,10 @@ class ValidatedBatch:
         call = partial(self._batch.project, response, admissible)
         return _admitted(projection_of, self.limited(call) if self._projects_itself else guarded(call))
 
-    def limited(self, call: Callable[[], Any], share: float = 1.0) -> Any:
-        """Makes a call of foreign code, of the task but of no episode, with a share of the environments' time limit.
-        Returns its result or a `Failure`."""
-        return limited(call, share * self._time_limit)
+    def limited(self, call: Callable[[], Any]) -> Any:
+        """Makes a call of foreign code, of the task but of no episode, with the time limit of the environments. Returns
+        its result or a `Failure`."""
+        return limited(call, self._time_limit)
 
     @property
     def sibling_advice(self) -> str:

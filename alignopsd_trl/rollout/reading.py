@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -148,8 +149,9 @@ class Reader:
         return text
 
     def _message(self, prompt: list[int], response: list[int], whole: str, tools: list[Any]) -> Reading:
-        message = message_of(self._tokenizer, response, prompt, tools)
-        message = {"content": whole} if message is None else message
+        message: dict[str, Any] = {"content": whole}
+        with suppress(ValueError):
+            message = message_of(self._tokenizer, response, prompt, tools)
         thinking = message.get("reasoning_content") or message.get("thinking") or parse_response(whole).thinking
         calls = message.get("tool_calls") or []
         if calls and not thinking:
@@ -158,15 +160,18 @@ class Reader:
         return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message))
 
 
-def message_of(tokenizer: Any, response: list[int], prompt: list[int], tools: list[Any]) -> dict[str, Any] | None:
-    """Parses a response by the parser of its chat template. A lone surrogate, which no API takes, becomes a question
-    mark. `None` for calls that can't be written as JSON, or of too many levels."""
-    try:
+def message_of(tokenizer: Any, response: list[int], prompt: list[int], tools: list[Any]) -> dict[str, Any]:
+    """Parses a response by its chat template's parser. A lone surrogate, which no API takes, becomes a question mark.
+
+    Raises:
+        ValueError: for calls that JSON can't hold, or of too many levels.
+    """
+    with suppress(RecursionError):
         found = parse_message(tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
         message = json.loads(json.dumps(found, ensure_ascii=False, default=str).encode(errors="replace"))
-    except (RecursionError, ValueError):
-        return None
-    return None if is_deep(message) else message
+        if not is_deep(message):
+            return message
+    raise ValueError("its calls have too many levels")
 
 
 def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, options: PlayOptions) -> Reader:

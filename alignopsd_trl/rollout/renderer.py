@@ -24,6 +24,7 @@ from alignopsd_trl.rollout.reading import add_parser, message_of
 
 ASKED = (*THINK, "<tool_call>", "</tool_call>")
 """Tags that prompts ask a policy to write. They begin no turn and end none."""
+_ASKS = ("defined", "undefined", "default")  # tests and filters for what may be given or not
 MOST_HELD = 4_000_000  # tokens of cached texts, some 8 bytes each with the text
 
 
@@ -61,10 +62,8 @@ def _variables(template: str) -> set[str]:
     plain = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template)  # a block of transformers' own
     tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
     names = [*tree.find_all(nodes.Name)]
-    tried = (
-        one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in ("defined", "undefined", "default")
-    )
-    own = {one.name for one in names if one.ctx != "load"} - {getattr(one.node, "name", "") for one in tried}
+    tests = (one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in _ASKS)
+    own = {one.name for one in names if one.ctx != "load"} - {getattr(one.node, "name", "") for one in tests}
     own |= {"loop", *(one.name for one in tree.find_all(nodes.Macro))}
     return {one.name for one in names} - own
 
@@ -191,7 +190,7 @@ class Renderer:
 
     def reads(self, variable: str) -> bool:
         """Whether the chat template reads a variable, which it does not set itself."""
-        return variable in _variables(str(self._tokenizer.chat_template))
+        return variable in _variables(self._tokenizer.get_chat_template())
 
     def check_request(self, view: View) -> None:
         """Raises `ValueError` unless the chat template reads the variables of an agent's request and shows its new
@@ -214,12 +213,10 @@ class Renderer:
         """Returns a response as a message of thinking, content and tool calls, without control tokens.
 
         Raises:
-            ValueError: if neither the tokenizer nor TRL has a parser for it, or the parser reads no message in it.
+            ValueError: if neither the tokenizer nor TRL has a parser for it, or as `message_of`.
         """
         add_parser(self._tokenizer)
         message = message_of(self._tokenizer, list(response), list(prompt), list(tools))
-        if message is None:
-            raise ValueError("its calls can't be read")
         return {"content": "", **as_text(message, self.marks), "role": "assistant"}
 
     def tokens(self, text: str, after: Sequence[int] = ()) -> list[int]:

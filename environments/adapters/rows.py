@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MADE = re.compile(r"row-[0-9a-f]{16}")
@@ -82,16 +82,10 @@ def arguments_of(given: Any) -> Any:
     return found if isinstance(found, dict) and not is_deep(found) else given
 
 
-def is_deep(value: Any) -> bool:
-    """Whether a JSON value has more than `DEEPEST` levels, of which templates and parsers make recursive calls."""
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [one for holder in level if isinstance(holder, dict | list) for one in _inside(holder)]
-    return bool(level)
-
-
-def _inside(holder: dict[Any, Any] | list[Any]) -> Iterable[Any]:
-    return holder.values() if isinstance(holder, dict) else holder
+def is_deep(value: Any, left: int = DEEPEST) -> bool:
+    """Whether a JSON value has more levels than templates and parsers, which call themselves, may get."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not left or any(is_deep(one, left - 1) for one in inside)
 
 
 def text_of(content: Any, source: str) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alignopsd_trl.environments import Failure, Opening, PlainEnvironment, Projection, RandomStream, Step, open_batch
+from alignopsd_trl.environments import (
+    Failure,
+    Opening,
+    PlainEnvironment,
+    Projection,
+    RandomStream,
+    Step,
+    open_batch,
+    validation,
+)
 
 
 class Dice(PlainEnvironment):
@@ -111,7 +120,7 @@ def test_what_a_row_needs_is_made_before_the_time_of_its_reset(
     assert isinstance(second, Failure) and "ZeroDivisionError" in second.message
 
 
-def test_a_row_that_is_never_prepared_costs_its_episode() -> None:
+def test_a_row_that_is_never_prepared_costs_its_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hanging(Slow):
         @staticmethod
         def prepare_row(number: int, **columns: Any) -> None:
@@ -122,7 +131,8 @@ def test_a_row_that_is_never_prepared_costs_its_episode() -> None:
             return Opening(str(list(Slow.made).index(number)), "")
 
     Slow.made.clear()
-    with closing(open_batch(Hanging, 2, time_limit=0.05)) as batch:
+    monkeypatch.setattr(validation, "PREPARING", 0.3)
+    with closing(open_batch(Hanging, 2, time_limit=5.0)) as batch:
         hung, ready = batch.reset([0, 1], [{"number": 2, "seed": 0}, {"number": 3, "seed": 0}])
     assert isinstance(hung, Failure) and isinstance(ready, Opening)
 
