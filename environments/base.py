@@ -345,7 +345,8 @@ class TextEnvironment(ABC):
     @staticmethod  # noqa: B027 (most rows need nothing)
     def prepare_row(**row: Any) -> None:
         """Makes what an episode of a row needs, such as a generated game, before the time of its `reset` is taken. It
-        is called for one row at a time, for one that is ready too. `reset` must find or make the same without it."""
+        is called for one row at a time, for one that is ready too, and has ten minutes. `reset` must find or make the
+        same without it."""
 
     @abstractmethod
     def reset(self, *_: Any, **task: Any) -> Opening:

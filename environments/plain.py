@@ -9,7 +9,7 @@ from pathlib import Path
 from alignopsd_trl.environments.base import Projection, TextEnvironment
 from alignopsd_trl.environments.prompt import TemplatePrompt, templates_of
 
-_ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
+_ACTION = re.compile(r"<action>(?:(.*?)</action>|.*)", re.DOTALL | re.IGNORECASE)  # in linear time
 
 
 class PlainEnvironment(TextEnvironment):
@@ -23,5 +23,11 @@ class PlainEnvironment(TextEnvironment):
     prompt = TemplatePrompt("environments", templates_of(Path(__file__).parent), "plain")
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        found = _ACTION.search(response)
-        return Projection(found[1].strip() if found else "", valid=found is not None)
+        return action_in(response)
+
+
+def action_in(response: str, start: int = 0) -> Projection:
+    """Returns the inside of the first ``<action>`` of a response."""
+    found = _ACTION.search(response, start)
+    inside = found[1] if found else None
+    return Projection((inside or "").strip(), valid=inside is not None)

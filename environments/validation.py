@@ -28,6 +28,7 @@ from alignopsd_trl.environments.base import (
 )
 from alignopsd_trl.environments.generators import kept
 
+PREPARING = 600.0  # seconds in which a row is prepared
 MOST_WAITING = 64  # calls that may hang before no more are made
 LARGEST = 3.4e38  # of a number, as float32 holds it
 DEEPEST = 32  # levels of dicts and lists in an info
@@ -73,7 +74,7 @@ class ValidatedBatch:
         if self._prepare is not None:
             with kept():  # no other episode of this process plays meanwhile
                 for task in tasks:
-                    guarded(partial(self._prepare, **task))  # `reset` meets its error again
+                    limited(partial(self._prepare, **task), PREPARING)  # `reset` meets its error again
         own = [{name: copied(value) for name, value in task.items()} for task in tasks]  # it may write into them
         return [_admitted(opening_of, value) for value in self._batch.reset(slots, own)]
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.common.process_group import together
@@ -312,7 +311,7 @@ class Prompting:
         try:
             self.renderer.check_request(episode.view(1))
             (turn,) = self._made([episode])
-        except (TemplateError, TypeError, ValueError) as error:
+        except Exception as error:  # of any kind: the template's code runs on what an agent wrote
             return Reply.of(f"the chat template refuses this request: {error}", error="invalid_value")
         limit = f"max_prompt_length={self.renderer.max_length}"
         return turn or Reply.of(f"the prompt has more tokens than {limit}", error=TOO_LONG)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from trl.chat_template_utils import add_response_schema, supports_tool_calling
 from trl.chat_template_utils import parse_response as parse_message
 
 from alignopsd_trl.environments.adapters.calls import calls_in, text_before_calls
+from alignopsd_trl.environments.adapters.rows import is_deep
 from alignopsd_trl.rollout.options import THINK, PlayOptions
 from alignopsd_trl.turns import Thought
 
@@ -147,13 +149,29 @@ class Reader:
         return text
 
     def _message(self, prompt: list[int], response: list[int], whole: str, tools: list[Any]) -> Reading:
-        message = parse_message(self._tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
+        message: dict[str, Any] = {"content": whole}
+        with suppress(ValueError):
+            message = message_of(self._tokenizer, response, prompt, tools)
         thinking = message.get("reasoning_content") or message.get("thinking") or parse_response(whole).thinking
         calls = message.get("tool_calls") or []
         if calls and not thinking:
             thinking = message.get("content") or ""
-        shown = "\n".join(json.dumps(call.get("function", call), default=str) for call in calls)
-        return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message, default=str))
+        shown = "\n".join(json.dumps(call.get("function", call)) for call in calls)
+        return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message))
+
+
+def message_of(tokenizer: Any, response: list[int], prompt: list[int], tools: list[Any]) -> dict[str, Any]:
+    """Parses a response by its chat template's parser. A lone surrogate, which no API takes, becomes a question mark.
+
+    Raises:
+        ValueError: for calls that JSON can't hold, or of too many levels.
+    """
+    with suppress(RecursionError):
+        found = parse_message(tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
+        message = json.loads(json.dumps(found, ensure_ascii=False, default=str).encode(errors="replace"))
+        if not is_deep(message):
+            return message
+    raise ValueError("its calls have too many levels")
 
 
 def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, options: PlayOptions) -> Reader:

@@ -12,17 +12,19 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+from jinja2 import Environment, nodes
 from transformers import PreTrainedTokenizerBase
-from trl.chat_template_utils import parse_response as parse_message
 
 from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View, Wishes
-from alignopsd_trl.rollout.options import THINK, PlayOptions
-from alignopsd_trl.rollout.reading import add_parser
+from alignopsd_trl.rollout.options import OWN_KWARGS, THINK, PlayOptions
+from alignopsd_trl.rollout.reading import add_parser, message_of
 
 ASKED = (*THINK, "<tool_call>", "</tool_call>")
 """Tags that prompts ask a policy to write. They begin no turn and end none."""
+_ASKS = ("defined", "undefined", "default")  # tests and filters for what may be given or not
 MOST_HELD = 4_000_000  # tokens of cached texts, some 8 bytes each with the text
 
 
@@ -52,6 +54,18 @@ def as_text(shown: Any, marks: re.Pattern[str]) -> Any:
     if isinstance(shown, Mapping):
         return {as_text(name, marks): as_text(one, marks) for name, one in shown.items()}
     return [as_text(one, marks) for one in shown] if isinstance(shown, list | tuple) else shown
+
+
+@cache
+def _variables(template: str) -> set[str]:
+    """Returns the variables that a chat template reads and does not set itself, unless they are defined."""
+    plain = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template)  # a block of transformers' own
+    tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
+    names = [*tree.find_all(nodes.Name)]
+    tests = (one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in _ASKS)
+    own = {one.name for one in names if one.ctx != "load"} - {getattr(one.node, "name", "") for one in tests}
+    own |= {"loop", *(one.name for one in tree.find_all(nodes.Macro))}
+    return {one.name for one in names} - own
 
 
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
@@ -177,16 +191,17 @@ class Renderer:
         )
 
     def reads(self, variable: str) -> bool:
-        """Whether the chat template reads a variable."""
-        return re.search(rf"\b{re.escape(variable)}\b", str(self._tokenizer.chat_template)) is not None
+        """Whether the chat template reads a variable, which it does not set itself."""
+        return variable in _variables(self._tokenizer.get_chat_template())
 
     def check_request(self, view: View) -> None:
         """Raises `ValueError` unless the chat template reads the variables of an agent's request and shows its new
         messages; past responses it may shorten."""
         prompt = Chat.of(self.show(view, ""))
         told = [one for one in messages_of(self.reply(view)) if one["role"] != "assistant"]
-        if unread := next((name for name in prompt.variables if not self.reads(name)), None):
-            raise ValueError(f"it never reads {unread!r}; leave that out, or use sampling='ignore'")
+        unread = (name for name in prompt.variables if name in OWN_KWARGS or not self.reads(name))
+        if (name := next(unread, None)) is not None:
+            raise ValueError(f"it never reads {name!r} of a request; leave that out, or use sampling='ignore'")
         if not self.shows(prompt, told):
             hidden = next(one for one in told if not self.shows(prompt, [one]))
             raise ValueError(f"it does not show the message of {hidden['role']!r}, {hidden['content']!r:.80}")
@@ -200,12 +215,11 @@ class Renderer:
         """Returns a response as a message of thinking, content and tool calls, without control tokens.
 
         Raises:
-            ValueError: if neither the tokenizer nor TRL has a parser for it.
+            ValueError: if neither the tokenizer nor TRL has a parser for it, or as `message_of`.
         """
         add_parser(self._tokenizer)
-        given = self._tokenizer, list(response), list(prompt), list(tools) or None
-        message = parse_message(*given) if response else {"content": ""}
-        return {**as_text(message, self.marks), "role": "assistant"}
+        message = message_of(self._tokenizer, list(response), list(prompt), list(tools))
+        return {"content": "", **as_text(message, self.marks), "role": "assistant"}
 
     def tokens(self, text: str, after: Sequence[int] = ()) -> list[int]:
         """Tokenises a text that follows the tokens ``after``. Alone it could get other tokens, since many tokenizers

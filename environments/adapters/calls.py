@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_BLOCK = re.compile(r"<(action|tool_call)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(r"<(action|tool_call)>((?:(?!<\1>).)*?)</\1>", re.DOTALL | re.IGNORECASE)  # in linear time
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)
 _SOURCE = "<action>"
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=_SOURCE)  # a policy writes no code
@@ -86,7 +86,7 @@ def _as_python(body: str) -> str:
     try:
         content = json.loads(body)
         return str(Call(content["name"], (), dict(content.get("arguments") or {})))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return body
 
 
@@ -97,10 +97,9 @@ def read_calls(text: str) -> list[Call]:
         ValueError: if a part is no call with literal arguments; quotes the part.
     """
     try:
-        parsed = ast.parse(text.strip(), _SOURCE)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [_call(statement) for statement in ast.parse(text.strip(), _SOURCE).body]
+    except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{_short(text)} can't be read: {getattr(error, 'msg', None) or error}") from None
-    return [_call(statement) for statement in parsed.body]
 
 
 def _call(statement: ast.stmt) -> Call:
@@ -120,7 +119,7 @@ def _literal(node: ast.expr) -> Any:
         return _WORDS[node.id]
     try:
         return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError):
+    except (ValueError, TypeError):
         raise ValueError(f"{_short(ast.unparse(node))} is no literal; give strings in quotes, numbers, lists") from None
 
 

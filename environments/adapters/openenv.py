@@ -16,8 +16,8 @@ from alignopsd_trl.environments.adapters.types import is_address
 from alignopsd_trl.environments.adapters.waiting import EventLoop
 from alignopsd_trl.environments.base import Ending, Opening, Projection, Record, Step, View
 from alignopsd_trl.environments.batch import guarded
+from alignopsd_trl.environments.plain import action_in
 
-_ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)
 _RULES = """\
 Think between <think> and </think>. Then give one action between <action> and </action>."""
@@ -154,8 +154,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         thought = _THOUGHT.match(response)
-        found = _ACTION.search(response, thought.end() if thought else 0)
-        return Projection(found[1].strip() if found else "", valid=found is not None)
+        return action_in(response, thought.end() if thought else 0)
 
     def step(self, action: str) -> Step:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MADE = re.compile(r"row-[0-9a-f]{16}")
+DEEPEST = 64  # levels of lists and objects in a request, and in the arguments of a call
 DEVELOPER = "developer"  # OpenAI's word for a role that chat templates know as system
 
 
@@ -70,7 +71,7 @@ def _filled(value: Any) -> Any:
 
 def arguments_of(given: Any) -> Any:
     """Returns the arguments of a past call as an object, whether they are one or its JSON; without any, an empty one.
-    All else is returned as it is, since no two chat templates would show it alike."""
+    All else, and what is too deep for a template, is returned as it is: no two chat templates would show it alike."""
     if given is None or (isinstance(given, str) and not given.strip()):
         return {}
     try:
@@ -78,7 +79,13 @@ def arguments_of(given: Any) -> Any:
         json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate is no text
     except (ValueError, RecursionError):
         return given
-    return found if isinstance(found, dict) else given
+    return found if isinstance(found, dict) and not is_deep(found) else given
+
+
+def is_deep(value: Any, left: int = DEEPEST) -> bool:
+    """Whether a JSON value has more levels than templates and parsers, which call themselves, may get."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not left or any(is_deep(one, left - 1) for one in inside)
 
 
 def text_of(content: Any, source: str) -> str:

@@ -15,7 +15,7 @@ from fakes.tool_classes import chat_tokenizer
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
 from alignopsd_trl.environments.adapters.agents import Refused
-from alignopsd_trl.environments.base import Reply
+from alignopsd_trl.environments.base import Ending, Reply
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.rollout.episode import SiblingsDiffer
 from alignopsd_trl.runs.health import Tally
@@ -65,6 +65,27 @@ def test_an_agent_that_is_not_heard_in_time_fails_its_episode() -> None:
     slow, quick = played(environment, [{"task_id": "slow"}, *ONE], siblings=1)
     assert slow.failed and "raise last_words" in slow.message and slow.reward == 0.0
     assert (quick.stop, quick.reward) == (StopReason.TURN_LIMIT, 1.0)
+
+
+def test_an_ending_may_reward_turns_too() -> None:
+    async def agent(row: Row, client: Client) -> Ending:
+        await client.chat(messages=START)
+        client.reward(0.5)
+        await client.chat(messages=[*START, START[1]])
+        return Ending(reward=1.0, turn_rewards={0: 0.25, 1: -1.0})
+
+    assert played(AgentEnvironment(agent))[0].turn_rewards == [0.75, 0.0]
+
+
+def test_an_error_with_any_code_is_told() -> None:
+    class Odd(Exception):
+        code: Any = ["a"]
+
+    async def agent(row: Row, client: Client) -> float:
+        await client.chat(messages=START)
+        raise Odd("mine")
+
+    assert "Odd: mine" in played(AgentEnvironment(agent))[0].message
 
 
 def test_last_words_are_a_number_of_seconds() -> None:

@@ -196,9 +196,16 @@ def agent_of_two_turns(handles: bool) -> Any:
     return agent
 
 
-def test_a_policy_that_writes_no_arguments_goes_on() -> None:
+SURROGATE = '"\\ud800"'
+
+
+@pytest.mark.parametrize(
+    "call",
+    ['{"name": "guess", "arguments": ""}', f'{{"name": {SURROGATE}, "arguments": {{{SURROGATE}: {SURROGATE}}}}}'],
+)
+def test_a_policy_that_writes_no_arguments_or_no_unicode_goes_on(call: str) -> None:
     def say(text: str) -> str:
-        return '<tool_call>\n{"name": "guess", "arguments": ""}\n</tool_call>'
+        return f"<tool_call>\n{call}\n</tool_call>"
 
     log: list[Any] = []
     tokenizer = chat_tokenizer()
@@ -208,7 +215,7 @@ def test_a_policy_that_writes_no_arguments_goes_on() -> None:
     assert [(one.reward, len(one.turns)) for one in found] == [(1.0, 2)] * 2, found[0].message
 
 
-@pytest.mark.parametrize("arguments", ["[1]", '"abc"', '{"number": "\\ud800"}'])
+@pytest.mark.parametrize("arguments", ["[1]", '"abc"', '"\\ud800"', "3"])
 def test_arguments_that_the_policy_spoilt_are_its_own_doing(arguments: str) -> None:
     def say(text: str) -> str:
         return f'<tool_call>\n{{"name": "guess", "arguments": {arguments}}}\n</tool_call>'
@@ -216,6 +223,54 @@ def test_arguments_that_the_policy_spoilt_are_its_own_doing(arguments: str) -> N
     lost = played(AgentEnvironment(agent_of_two_turns(False)), say=say, siblings=1)[0]
     assert (lost.failed, lost.won, len(lost.turns)) == (False, False, 1), lost.message
     assert played(AgentEnvironment(agent_of_two_turns(True)), say=say, siblings=1)[0].reward == 1.0
+
+
+@pytest.mark.parametrize("levels", [100, 900, 3000])
+def test_calls_of_many_levels_are_text(levels: int) -> None:
+    def say(text: str) -> str:
+        return f'<tool_call>\n{{"name": "guess", "arguments": {"[" * levels}{"]" * levels}}}\n</tool_call>'
+
+    async def agent(row: Row, client: Client) -> float:
+        said = (await client.chat(messages=START, tools=[GUESS]))["choices"][0]["message"]
+        await client.chat(messages=[*START, said, START[1]], tools=[GUESS])
+        return float("tool_calls" not in said and "guess" in said["content"])
+
+    log: list[Any] = []
+    tokenizer = chat_tokenizer()
+    options: Any = {"history": "conversation", "max_prompt_length": 20_000}
+    found = played(AgentEnvironment(agent), say=say, log=log, tokenizer=tokenizer, **options)
+    exact(found, log, tokenizer)
+    assert [(one.reward, len(one.turns)) for one in found] == [(1.0, 2)] * 2, found[0].message
+
+
+@pytest.mark.parametrize("levels", [100, 3000])
+def test_arguments_of_many_levels_are_refused(levels: int) -> None:
+    arguments = '{"a":' * levels + "1" + "}" * levels
+    assert param_of({"messages": past(arguments)}) == (400, "messages[2].tool_calls[0].function.arguments")
+
+
+@pytest.mark.parametrize("name", ["content", "message", "loop", "messages", "tools", "add_generation_prompt", ""])
+def test_what_is_no_variable_of_the_template_is_refused(name: str) -> None:
+    async def agent(row: Row, client: Client) -> float:
+        await client.chat(messages=START)
+        with pytest.raises(Refused, match=f"never reads '{name}'"):
+            await client.chat(messages=START, chat_template_kwargs={name: []})
+        return 1.0
+
+    assert played(AgentEnvironment(agent), tokenizer=chat_tokenizer("qwen3"))[0].reward == 1.0
+
+
+def test_a_template_that_raises_refuses_the_request() -> None:
+    async def agent(row: Row, client: Client) -> float:
+        await client.chat(messages=START)
+        with pytest.raises(Refused, match="the chat template refuses this request"):
+            await client.chat(messages=[{"role": "user", "content": "2"}])
+        return 1.0
+
+    tokenizer = chat_tokenizer()
+    fault = "{% if messages[-1]['content'] == '2' %}{{ 1 / 0 }}{% endif %}"
+    tokenizer.chat_template = fault + str(tokenizer.chat_template)
+    assert played(AgentEnvironment(agent, format="text"), tokenizer=tokenizer)[0].reward == 1.0
 
 
 def result(name: str | None, content: str) -> dict[str, Any]:

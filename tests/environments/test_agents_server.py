@@ -110,9 +110,9 @@ def test_no_answer_holds_the_key(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("header", ["x-api-key", "api-key", "authorization"])
-def test_the_key_may_be_a_header(policy: Policy, header: str) -> None:
-    key = f"bearer {policy.client.key}" if header == "authorization" else policy.client.key
-    assert policy.ask("//v1/chat/completions", **{header: key})[0] == 200
+@pytest.mark.parametrize("value", ["{}", "Bearer {}", "bearer\t{} "])
+def test_the_key_may_be_a_header(policy: Policy, header: str, value: str) -> None:
+    assert policy.ask("//v1/chat/completions", **{header: value.format(policy.client.key)})[0] == 200
 
 
 def test_bodies_come_in_chunks(policy: Policy) -> None:

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alignopsd_trl.environments import Failure, Opening, PlainEnvironment, RandomStream, Step, open_batch
+from alignopsd_trl.environments import (
+    Failure,
+    Opening,
+    PlainEnvironment,
+    Projection,
+    RandomStream,
+    Step,
+    open_batch,
+    validation,
+)
 
 
 class Dice(PlainEnvironment):
@@ -109,3 +118,28 @@ def test_what_a_row_needs_is_made_before_the_time_of_its_reset(
         first, second = batch.reset([0, 1], [{"number": 1, "seed": 0}, {"number": 0, "seed": 0}])
     assert isinstance(first, Opening) and first.observation == "True"
     assert isinstance(second, Failure) and "ZeroDivisionError" in second.message
+
+
+def test_a_row_that_is_never_prepared_costs_its_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(Slow):
+        @staticmethod
+        def prepare_row(number: int, **columns: Any) -> None:
+            time.sleep(60 if number == 2 else 0)
+            Slow.made.add(number)
+
+        def reset(self, number: int, **columns: Any) -> Opening:
+            return Opening(str(list(Slow.made).index(number)), "")
+
+    Slow.made.clear()
+    monkeypatch.setattr(validation, "PREPARING", 0.3)
+    with closing(open_batch(Hanging, 2, time_limit=5.0)) as batch:
+        hung, ready = batch.reset([0, 1], [{"number": 2, "seed": 0}, {"number": 3, "seed": 0}])
+    assert isinstance(hung, Failure) and isinstance(ready, Opening)
+
+
+@pytest.mark.parametrize("part", ["<action>", "<think><action>", "<action> "])
+def test_responses_are_parsed_in_linear_time(part: str) -> None:
+    began = time.process_time()
+    assert not Slow().project(part * 50_000).valid
+    assert time.process_time() - began < 2
+    assert Slow().project(f"a</action><ACTION> b</action>{part}") == Projection("b", True)

@@ -193,7 +193,13 @@ def test_reset_gets_the_row_as_trl_hands_it_and_a_seed_if_it_takes_one() -> None
         ("<action>number = 4</action>", "is no call"),
         ("<action>self.reset()</action>", "Tool self.reset not found."),
         ("<action>get_reward()</action>", "Tool get_reward not found."),
-        ("<action>" + "(" * 4000 + "</action>", "can't be read"),
+        *(
+            (f"<action>guess({one * 900}1)</action>", "can't be read")
+            for one in ("(", "-", "1+", "not ", "1 if 1 else ")
+        ),
+        ("<action>guess" + ".a" * 900 + "(1)</action>", "can't be read"),
+        (f'<tool_call>{{"name": "guess", "arguments": {"[" * 9000}</tool_call>', "be read"),
+        ("<tool_call>" * 20_000 + "guess(number=4)</tool_call>", "Correct!"),
     ],
 )
 def test_what_a_policy_may_write(response: str, result: str) -> None:

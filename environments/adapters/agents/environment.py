@@ -167,7 +167,9 @@ class AgentEnvironment(AdaptedEnvironment):
         if error is None or line.lost:
             return line.lost
         parts = [*_parts(error)]
-        others = [one for one in parts if not isinstance(one, self._loses) and not {*_codes(one)} & {*POLICYS}]
+        others = [
+            one for one in parts if not isinstance(one, self._loses) and not any(c in POLICYS for c in _codes(one))
+        ]
         elsewhere = line.refused.code if line.refused and line.refused_elsewhere else ""
         if others and elsewhere not in POLICYS:
             raise self._own(others[0])
@@ -197,6 +199,8 @@ class AgentEnvironment(AdaptedEnvironment):
         self.close()
         ending = self._ending(line, end)
         won = False if line.lost else ending.won
+        for number, value in ending.turn_rewards.items():
+            line.rewards[number] += value
         return replace(ending, won=won, turn_rewards=dict(line.rewards), info={**ending.info, **info})
 
     def _ending(self, line: Line, end: End) -> Ending:

@@ -8,10 +8,10 @@ from itertools import takewhile
 from typing import Any
 
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
-from alignopsd_trl.environments.adapters.rows import DEVELOPER, arguments_of, text_of
+from alignopsd_trl.environments.adapters.rows import DEEPEST, DEVELOPER, arguments_of, is_deep, text_of
 
 Message = Mapping[str, Any]
-UNSAID = ("function_call", "audio", "refusal", "prefix")
+UNSAID = ("function_call", "audio", "refusal", "prefix", "partial")
 """Fields of a message that no chat template shows."""
 
 
@@ -48,9 +48,9 @@ def _read(message: Message, place: str, written: Collection[str]) -> dict[str, A
         raise Refused(f"{place}: {error}", param=f"{place}.content") from error
     for number, one in enumerate(made.get("tool_calls", ())):
         given = one["function"]["arguments"]
-        if not isinstance(given, dict):
+        if not isinstance(given, dict) or is_deep(given):
             call = f"{place}.tool_calls[{number}]"
-            told = f"{call} has the arguments {given!r:.80}; they must be a JSON object"
+            told = f"{call} has the arguments {given!r:.80}; they must be a JSON object of at most {DEEPEST} levels"
             blame = "tool_use_failed" if arguments_text(given) in written else "invalid_value"
             raise Refused(told, blame, param=f"{call}.function.arguments")
     return made
@@ -74,10 +74,12 @@ def plain_message(message: Message) -> dict[str, Any]:
 
 
 def arguments_text(arguments: Any) -> str:
-    """Returns arguments as the API writes them; a lone surrogate, which no client could send back, as its escape."""
-    if isinstance(arguments, str):
+    """Returns arguments as the API writes them, as JSON: many clients parse them at once."""
+    try:
+        json.loads(arguments)
         return arguments
-    return json.dumps(arguments, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(arguments, ensure_ascii=False)
 
 
 def _order(calls: Sequence[Message], results: Sequence[Message], place: int, first: int) -> list[int]:

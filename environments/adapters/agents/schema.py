@@ -8,15 +8,15 @@ unless their value asks for nothing (`NOTHING`). Values stay as they came: a che
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Required
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, ValidationError
 from typing_extensions import TypedDict  # pydantic takes those of `typing` from Python 3.12 on
 
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
+from alignopsd_trl.environments.adapters.rows import DEEPEST, is_deep
 
-DEEPEST = 64  # levels of lists and objects in a request
 CODES = {"missing": "missing_required_parameter", "literal_error": "invalid_value"}
 
 INERT = frozenset(
@@ -200,10 +200,7 @@ def plain(body: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise Refused(f"the request is no JSON: {error}", "invalid_json") from None
     found = json.loads(text)
-    level = [found]
-    for _ in range(DEEPEST):
-        level = [one for value in level for one in _inside(value)]
-    if level:
+    if is_deep(found):
         raise Refused(f"the request has more than {DEEPEST} levels", "invalid_json")
     return found
 
@@ -212,10 +209,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"it holds {value!r:.80}")
-
-
-def _inside(value: Any) -> Sequence[Any]:
-    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
 def check(kind: type[BaseModel], body: Mapping[str, Any]) -> None:

@@ -97,8 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _keys(self) -> list[str]:
         """Returns where a key may be, first the beginning of the path."""
-        headers = [self.headers.get(name, "") for name in ("authorization", "api-key", "x-api-key")]
-        return [self.path.lstrip("/").split("/")[0], headers[0].rpartition(" ")[2], *headers[1:]]
+        given = (one for name in ("authorization", "api-key", "x-api-key") for one in self.headers.get_all(name, []))
+        return [self.path.lstrip("/").split("/")[0], *(one.split()[-1] for one in given if one.strip())]
 
     def _body(self, headers: dict[str, str]) -> bytes:
         """Reads the body.
