@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from alignopsd_trl.runs.state import RESULTS_FILE, RUN_FILE, has_ended, read_run
 
 _MAPPINGS = {*"config recipe success score categories before after encoder skill_bank".split()}
 _LISTS = {"history", "outcomes"}
+_OF_A_ROUND = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
+"""Settings that make the updates of a round: the product of the first two over the last."""
 
 
 def content_of(folder: Path, name: str) -> dict[str, Any]:
@@ -31,6 +33,8 @@ def content_of(folder: Path, name: str) -> dict[str, Any]:
     for label in ("schema", "schema_version"):
         if type(stated := content.get(label, known)) is not int or not 0 < stated <= known:
             raise ValueError(f"{path} is of {label} {stated!r}, and this version reads {known}; update alignopsd-trl")
+    if name == RUN_FILE and content != {} and read_run(folder) is None:
+        raise ValueError(f"{path} is damaged: it does not say which run this is; move it away to go on without it")
     if run and content.get("run", run) != run:
         raise ValueError(f"{path} is of another run ({content['run']}; this one is {run}); move it away")
     for label in content.keys() & (_MAPPINGS | _LISTS):
@@ -101,11 +105,18 @@ def missing_records(folder: Path) -> str:
     steps = sorted({step for step, _ in ranks})
     made = results_of(folder).get("updates")
     updates = max(made if type(made) is int else 0, *steps, 1) if steps else 0
-    apart = min((later - one for one, later in pairwise(steps)), default=updates)
-    gone = sorted(set(range(0, updates, apart or 1)) - set(steps))
-    every = set(range(run["sessions"][-1]["processes"] if run else 0)).union(*ranks.values())
-    told = [f"of step {step}" for step in gone]
-    lacking = [(step, min(every - there)) for (step, _), there in sorted(ranks.items()) if every - there]
-    told += [f"of step {step}, process {rank}" for step, rank in lacking]
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    return f"{folder / TRAJECTORIES} has no file {told[0]}{more}; bring it back, or this is without it" if told else ""
+    sizes = [(run or {}).get("configuration", {}).get(name) for name in _OF_A_ROUND]
+    known = all(type(one) is int and one > 0 for one in sizes)
+    apart = sizes[0] * sizes[1] // sizes[2] if known else min((b - a for a, b in pairwise(steps)), default=updates)
+    due, processes = range(0, updates, apart := apart or 1), run["sessions"][-1]["processes"] if run else 0
+    processes = max(processes, *(rank + 1 for there in ranks.values() for rank in there), 0)
+    lacking = [(step, there) for (step, _), there in sorted(ranks.items()) if len(there) < processes]
+    gone = -(-updates // apart) - sum(step in due for step in steps)
+    if gone:
+        told = f"of step {next(step for step in due if step not in steps)}"
+    elif lacking:
+        told = f"of step {lacking[0][0]}, process {next(one for one in count() if one not in lacking[0][1])}"
+    else:
+        return ""
+    more = f" (and {gone + len(lacking) - 1} more)" if gone + len(lacking) > 1 else ""
+    return f"{folder / TRAJECTORIES} has no file {told}{more}; bring it back, or this is without it"

@@ -102,7 +102,7 @@ def read_run(folder: str | os.PathLike) -> Run:
         raise ValueError(f"{folder} has no column {lacking[0]!r} in its trajectories, which every run records")
     evaluation = {when: content_of(folder, f"evaluation_{when}.json") for when in ("before", "after")}
     files = {when: folder / f"evaluation_{when}.parquet" for when in ("before", "after")}
-    dialogues = [read_file(file).assign(rollout=when) for when, file in files.items() if file.is_file()]
+    dialogues = [read_file(file).assign(rollout=when) for when, file in files.items() if os.path.lexists(file)]
     panel = pd.concat([pd.DataFrame(), *dialogues], ignore_index=True)
     return Run(
         name=folder.resolve().name,
@@ -136,8 +136,9 @@ def episode_curves(frame: pd.DataFrame) -> list[Curve]:
     groups = episodes.groupby("step")
     count, steps = groups.size(), [int(step) for step in groups.size().index]
     turns = frame[frame.turn.notna()].groupby("step").size().reindex(count.index, fill_value=0) / count
+    score = groups.score.mean().dropna()
     curves = [
-        Curve("score, %", steps, [100 * value for value in groups.score.mean()], [], []),
+        Curve("score, %", [int(step) for step in score.index], [100 * value for value in score], [], []),
         Curve("turns an episode", steps, turns.tolist(), [], []),
     ]
     if not episodes.won.notna().all():
