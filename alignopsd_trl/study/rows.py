@@ -107,7 +107,7 @@ def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str,
     found = []
     for cell in cells:
         if cell.row_file.is_file():
-            (row,) = _read(cell.row_file, "success score task_won panel_checksum protocol".split(), 1)
+            (row,) = _read(cell.row_file, ["score", "with_skills"], 1)
             found.append({"status": "finished", **cell.columns, **row})
         elif cell.folder in errors:
             found.append({"status": "broken", **cell.columns, "error": errors[cell.folder]})

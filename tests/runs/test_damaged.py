@@ -200,12 +200,12 @@ def test_a_checkpoint_without_a_list_is_whole_or_named(tmp_path: Path, name: str
     _checkpoint(tmp_path, 2)
     file, said = _checkpoint(tmp_path, 3) / name, list[str]()
     if content is None:
-        file.rename(tmp_path / name)
+        file.unlink()
     else:
         file.write_text(content)
     run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
     run.release()
-    assert run.update == 2 and f"checkpoint-3/{name.split('_state.pth')[0].split('.')[0]}" in said[0].replace("*", "")
+    assert run.update == 2 and "checkpoint-3/" in said[0]
     assert told in said[0] and "checkpoint-2 is whole: the run goes on there" in said[0]
 
 
