@@ -263,14 +263,18 @@ def read_file(file: Path, wanted: Sequence[str] | None = None) -> Any:
     return frame
 
 
+class Damaged(ValueError):
+    """Raised for a file that can't be read."""
+
+
 @contextmanager
 def damage_named(file: Path) -> Generator[None]:
-    """Replaces an error of pyarrow about a file by one sentence that names it, a `ValueError`."""
+    """Replaces an error of pyarrow about a file by one sentence that names it, a `Damaged`."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{file} is damaged ({reason}); move it away to go on without it") from None
+        raise Damaged(f"{file} is damaged ({reason}); move it away to go on without it") from None
 
 
 def _kind(type_: pa.DataType) -> str:

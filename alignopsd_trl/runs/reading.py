@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -94,29 +94,26 @@ def records_of(folder: Path, columns: Sequence[str] | None = None) -> pd.DataFra
 def missing_records(folder: Path) -> str:
     """Returns a sentence about rounds and processes without a file among a run's trajectories; empty where none is
     missing. The last round of a run under way is left out."""
-    names = [found for one in (folder / TRAJECTORIES).iterdir() if (found := RECORDS.fullmatch(one.name))]
     ranks: dict[tuple[int, int], set[int]] = {}
-    for found in names:
+    for found in filter(None, (RECORDS.fullmatch(one.name) for one in (folder / TRAJECTORIES).iterdir())):
         place = int(found["step"]), int(found["round"] or 1)
         ranks.setdefault(place, set()).add(int(found["rank"] or 0))
     run = read_run(folder)
     if run is not None and not has_ended(folder, run):
         ranks.pop(max(ranks, default=(0, 0)), None)
-    steps = sorted({step for step, _ in ranks})
-    made = results_of(folder).get("updates")
-    updates = max(made if type(made) is int else 0, *steps, 1) if steps else 0
-    sizes = [(run or {}).get("configuration", {}).get(name) for name in _OF_A_ROUND]
-    known = all(type(one) is int and one > 0 for one in sizes)
-    apart = sizes[0] * sizes[1] // sizes[2] if known else min((b - a for a, b in pairwise(steps)), default=updates)
-    due, processes = range(0, updates, apart := apart or 1), run["sessions"][-1]["processes"] if run else 0
-    processes = max(processes, *(rank + 1 for there in ranks.values() for rank in there), 0)
-    lacking = [(step, there) for (step, _), there in sorted(ranks.items()) if len(there) < processes]
-    gone = -(-updates // apart) - sum(step in due for step in steps)
-    if gone:
-        told = f"of step {next(step for step in due if step not in steps)}"
-    elif lacking:
-        told = f"of step {lacking[0][0]}, process {next(one for one in count() if one not in lacking[0][1])}"
-    else:
+    if not ranks:
         return ""
+    steps, made = {step for step, _ in ranks}, results_of(folder).get("updates")
+    updates = max(made if type(made) is int else 0, *steps, 1)
+    sizes = [(run or {}).get("configuration", {}).get(name) for name in _OF_A_ROUND]
+    apart = sizes[0] * sizes[1] // sizes[2] or 1 if all(type(one) is int and one > 0 for one in sizes) else updates
+    processes = max(run["sessions"][-1]["processes"] if run else 0, *(max(there) + 1 for there in ranks.values()))
+    lacking = [(step, there) for (step, _), there in sorted(ranks.items()) if len(there) < processes]
+    due = range(0, updates, apart)
+    gone = -(-updates // apart) - sum(step in due for step in steps)  # no len: a damaged number may be of any size
+    if not gone + len(lacking):
+        return ""
+    told = f"step {next(step for step in due if step not in steps)}" if gone else f"step {lacking[0][0]}"
+    told += "" if gone else f", process {next(one for one in count() if one not in lacking[0][1])}"
     more = f" (and {gone + len(lacking) - 1} more)" if gone + len(lacking) > 1 else ""
-    return f"{folder / TRAJECTORIES} has no file {told}{more}; bring it back, or this is without it"
+    return f"{folder / TRAJECTORIES} has no file of {told}{more}; bring it back, or this is without it"

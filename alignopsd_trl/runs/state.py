@@ -130,7 +130,12 @@ def damage(checkpoint: Path, run: str | None = None) -> str | None:
     return f"{checkpoint} is of another run ({other}; this one is {run})" if run and other not in (None, run) else None
 
 
-_PARTS = ("optimizer* global_step*", "scheduler* global_step*", "rng_state*", "*model* global_step*")
+_PARTS = (
+    "optimizer* global_step*",
+    "scheduler* global_step*",
+    "rng_state*",
+    "model* adapter_model* pytorch_model* global_step*",
+)
 _FORMS = {
     MARK: {"log_history": list},
     STATE_FILE: {"seconds": (int, float), "phases": dict, "failed": list, "records": dict},

@@ -126,11 +126,8 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def _read(path: Path, needed: Sequence[str], count: int | None = None) -> list[dict[str, Any]]:
-    try:
-        with damage_named(path):
-            rows = pq.read_table(path).to_pylist()
-    except ValueError as error:
-        raise StudyError(str(error)) from None
+    with damage_named(path):
+        rows = pq.read_table(path).to_pylist()
     if not rows or len(rows) != (count or len(rows)) or any(name not in rows[0] for name in needed):
         raise StudyError(f"{path} is not as a study wrote it; move it away, and the study makes it anew")
     return rows

@@ -188,6 +188,11 @@ def _turn(row: Mapping[str, Any], places: Mapping[tuple[str, Any], Mapping[str, 
     keys = credit.pop("sources", None) or []
     similarities, weights = credit.pop("source_similarities", []), credit.pop("source_weights", [])
     sources = []
+    if not len(keys) == len(similarities) == len(weights) or any((row["task"], key) not in places for key in keys):
+        told = f"step {row['step']}, rollout {row['rollout']!r}, turn {row['turn']}"
+        raise ValueError(
+            f"the record of {told} has sources that are not among the records; view a run as it was written"
+        )
     for key, similarity, weight in zip(keys, similarities, weights, strict=True):
         found = places[row["task"], key]
         place = {"rollout": found["rollout"], "turn": int(found["turn"])}

@@ -21,6 +21,7 @@ from alignopsd_trl.runs.files import FILES
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.viewer.run import read_run
 
+ROUND = {"steps_per_generation": 1, "num_iterations": 2, "gradient_accumulation_steps": 2}
 STEPS = {step: f"trajectories/step_{step:06d}_rank000.parquet" for step in range(2)}
 
 
@@ -40,7 +41,7 @@ def run(tmp_path: Path) -> Path:
     write_json(folder / "results.json", {**found, "run": "r1", "history": log})
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     sessions = [{"processes": 1, "started": "then", "ended": "now"}]
-    write_json(folder / "run.json", {"schema": 1, "id": "r1", "configuration": {}, "sessions": sessions})
+    write_json(folder / "run.json", {"schema": 1, "id": "r1", "configuration": ROUND, "sessions": sessions})
     return folder
 
 
@@ -281,8 +282,6 @@ def test_what_is_missing_among_the_rounds_is_said(run: Path, capsys: pytest.Capt
 
 
 def test_the_length_of_a_round_is_that_of_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"steps_per_generation": 1, "num_iterations": 2, "gradient_accumulation_steps": 2}
-    write_json(run / "run.json", read_json(run / "run.json") | {"configuration": settings})
     (run / STEPS[1]).rename(run / "trajectories" / "step_000002_rank000.parquet")
     view(run)
     assert "trajectories has no file of step 1; bring it back" in capsys.readouterr().err
@@ -296,6 +295,17 @@ def test_rounds_without_a_score_have_no_point_on_its_curve(run: Path) -> None:
     view(run)
     found = {curve.name: curve.steps for curve in read_run(run).curves}
     assert found["score, %"] == [0] and found["turns an episode"] == [0, 1]
+
+
+@pytest.mark.parametrize("sources", [[999], [0, 1]])
+def test_sources_that_are_not_there_are_named(
+    run: Path, sources: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = {"credit_sources": sources, "credit_source_similarities": [0.5], "credit_source_weights": [1.0]}
+    turned(1, lambda frame: frame.assign(**{name: [value] * len(frame) for name, value in one.items()}))(run)
+    with pytest.raises(SystemExit):
+        cli.main(["view", str(run), "--step", "1"])
+    assert re.search(r"the record of step 1, rollout .* has sources that are not", capsys.readouterr().err)
 
 
 def test_a_push_names_a_model_that_is_not_as_the_run_left_it(run: Path) -> None:
