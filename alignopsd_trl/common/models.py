@@ -81,7 +81,7 @@ def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> Pef
         adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=trains)
         if adapted.active_peft_config.is_prompt_learning:
             raise ValueError("it is of learnt prompts, which turn rows can't carry; train a LoRA adapter")
-        again = adapted.load_adapter(str(folder), adapted.active_adapter, is_trainable=trains)  # says more
+        again = adapted.load_adapter(str(folder), "default", is_trainable=trains)  # says more
         if again.unexpected_keys:
             raise ValueError(f"it holds {again.unexpected_keys[0]}, and its base has no such layer")
     adapted.active_peft_config.base_model_name_or_path = model.name_or_path  # as found, for the folder that is saved
