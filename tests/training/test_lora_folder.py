@@ -105,7 +105,8 @@ def test_the_commands_take_the_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     main(["view", str(tmp_path / "out")])
     shown = capsys.readouterr()
     assert "view.html" in shown.out and not shown.err, "a run's own files are as they should be"
-    main(["evaluate", "--model", str(run), "--environment", "tests.fakes.toy_suite", "--limit", "2"])
+    limits = ["--limit", "2", "--max_completion_length", "8"]
+    main(["evaluate", "--model", str(run), "--environment", "tests.fakes.toy_suite", *limits])
     assert "panel" in capsys.readouterr().out
 
 
