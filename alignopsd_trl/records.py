@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,24 +226,42 @@ def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None
     return pd.concat(frames.values(), ignore_index=True).sort_values(ORDER, ignore_index=True)
 
 
+_MOST = {"won": 1.0, "score": sys.float_info.max, "reward": sys.float_info.max}
+
+
 def read_file(file: Path, wanted: Sequence[str] | None = None) -> Any:
     """Reads one file, or those of the wanted columns that it has; raises as `read_records`."""
     import pandas as pd
 
-    try:
+    with damage_named(file):
         types = pq.read_schema(file)
         there = None if wanted is None else [name for name in wanted if name in types.names]
         frame = pd.read_parquet(file, columns=there)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{file} is damaged ({reason}); move it away to read the others") from None
     problems = [f"lacks the column {name!r}" for name in ORDER if name not in types.names]
+    problems += [f"has rows without a {name!r}" for name in ORDER[:3] if name in frame and frame[name].isna().any()]
     for one in types:
         if (usual := _TYPES.get(one.name)) is not None and _kind(one.type) not in ("null", _kind(usual)):
             problems.append(f"has the column {one.name!r} as {one.type}, which is {usual} in a run's records")
+    for name, most in _MOST.items() if not problems else ():
+        if name in frame and (frame[name].astype(float).abs() > most).any():
+            problems.append(f"has a value of {name!r} beyond {most:g}")
     if problems:
-        raise ValueError(f"{file} {problems[0]}; move it away to read the others")
+        raise ValueError(f"{file} {problems[0]}; move it away to go on without it")
     return frame
+
+
+class Damaged(ValueError):
+    """Raised for a file that can't be read."""
+
+
+@contextmanager
+def damage_named(file: Path) -> Generator[None]:
+    """Replaces an error of pyarrow about a file by one sentence that names it, a `Damaged`."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise Damaged(f"{file} is damaged ({reason}); move it away to go on without it") from None
 
 
 def _kind(type_: pa.DataType) -> str:

@@ -191,17 +191,17 @@ def check_weights(folder: Path) -> None:
     """Checks a model's files without loading them: configuration, weights, and that none was cut short. Raises
     `ValueError` if a file is missing or damaged; the message names the folder or the file."""
     if not any((folder / name).is_file() for name in ("config.json", ADAPTER)):
-        raise ValueError(f"model={str(folder)!r} holds no config.json; give a model's folder")
+        raise ValueError(f"model={str(folder)!r} holds no config.json (nor {ADAPTER}); give a model's folder")
     for file in sorted(folder.glob("*.json")):
         try:
             found = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise ValueError(f"{file} is damaged ({error}); copy the model again") from error
         if not isinstance(found, dict) and file.name in (*OBJECTS, *TOKENIZERS):
             raise ValueError(f"{file} is damaged (it is no JSON object); copy the model again")
     wanted = ADAPTERS if (folder / ADAPTER).is_file() else WEIGHTS
     if not any(folder.glob(wanted)):
-        if pickled := next(folder.glob("*.bin"), None):
+        if pickled := next((one for one in folder.glob("*.bin") if one.name != "training_args.bin"), None):
             raise ValueError(
                 f"model={str(folder)!r} holds its weights as a pickle ({pickled.name}), which can run code and is not "
                 "read; save it as safetensors, with model.save_pretrained"
@@ -218,7 +218,7 @@ def weight_types(folder: Path) -> dict[str, str]:
         try:
             with safe_open(file, framework="numpy") as content:
                 types |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} is cut short or damaged ({error}); copy the model again") from error
     return types
 

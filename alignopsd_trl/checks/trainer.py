@@ -55,8 +55,8 @@ def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
     check_architecture(policy, args, trainer.method)
     check_quantised(getattr(policy.config, "quantization_config", None), args, is_peft_model(policy))
     if processes.agree(int(not weights_are_finite(trainer.model))):
-        name = policy.config._name_or_path
-        raise ValueError(f"the weights of model={name!r} are not finite; copy it again, or take an earlier one")
+        name = f"{'the adapter on ' * is_peft_model(policy)}model={policy.config._name_or_path!r}"
+        raise ValueError(f"the weights of {name} are not finite; copy it again, or take an earlier one")
     factory = trainer.environment_factory
     native = isinstance(factory, AdaptedEnvironment) and factory.prompt.native
     if native:

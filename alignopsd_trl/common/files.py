@@ -84,8 +84,8 @@ def plain(content: Any) -> Any:
 def read_json(path: str | os.PathLike) -> dict[str, Any]:
     """Returns the JSON object of a file, empty if the file is missing, damaged or holds something else."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(_content(Path(path)).decode())
+    except (OSError, ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {}
 
@@ -94,20 +94,21 @@ def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:
     """Returns the JSON object of a file, or `None` without a file. Raises `ValueError`, with file and line, if it
     is damaged or holds something else."""
     path = Path(path)
-    return _object(_content(path), path) if path.exists() else None
+    return _object(_content(path), path) if os.path.lexists(path) else None
 
 
 def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
     """Returns the objects of a JSON-lines file; empty without a file. Leaves out a last line without its end, which is
     still being written. Raises `ValueError` if it is damaged, with file and line."""
     path = Path(path)
-    lines = _content(path).split(b"\n")[:-1] if path.exists() else []
+    lines = _content(path).split(b"\n")[:-1] if os.path.lexists(path) else []
     return [_object(line, path, number) for number, line in enumerate(lines)]
 
 
 def _content(path: Path) -> bytes:
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder, where a file is read; move it away to go on without it")
+    if not path.is_file():  # reading a pipe would wait for ever
+        kind = "a folder" if path.is_dir() else "a broken link" if path.is_symlink() else "no plain file"
+        raise ValueError(f"{path} is {kind}, where a file is read; move it away to go on without it")
     return path.read_bytes()
 
 
@@ -119,8 +120,8 @@ def _object(text: bytes, path: Path, before: int = 0) -> dict[str, Any]:
             return found
     except UnicodeDecodeError as error:
         line = text[: error.start].count(b"\n") + 1
-    except json.JSONDecodeError as error:
-        line = error.lineno
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits and lists in lists have no line
+        line = getattr(error, "lineno", 1)
     raise ValueError(f"{path} is damaged at line {before + line}; move it away to go on without it")
 
 

@@ -52,14 +52,14 @@ def base_of(name: str) -> str | None:
     folder = Path(resolve_model(name)).expanduser()
     if not (folder / ADAPTER).is_file():
         return None
-    base = str((whole_json(folder / ADAPTER) or {}).get("base_model_name_or_path") or "")
+    base = (whole_json(folder / ADAPTER) or {}).get("base_model_name_or_path")
     told = f"model={name!r} is an adapter, and its base {base!r} in {ADAPTER}"
-    if not base:
+    if not (base and isinstance(base, str)):
         raise ValueError(f"{told} is not named; write the base's folder or Hub id there")
     shipped = [path for path in SHIPPED_MODELS.values() if Path(base).parts[-2:] == path.parts[-2:]]  # elsewhere
     near = [above / base for above in (folder.absolute(), *folder.absolute().parents)]
     found = next((one for one in (Path(resolve_model(base)).expanduser(), *near, *shipped) if one.is_dir()), None)
-    if found is None and (base.count("/") > 1 or base.startswith((".", "/", "~"))):
+    if found is None and not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", base):
         raise ValueError(f"{told} is not here; bring it back, or write its place there")
     if found is not None and (found / ADAPTER).is_file():
         raise ValueError(f"{told} is an adapter too; merge it (peft's merge_and_unload) and save the whole model there")
@@ -77,6 +77,9 @@ def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> Pef
         adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=trains)
         if adapted.active_peft_config.is_prompt_learning:
             raise ValueError("it is of learnt prompts, which turn rows can't carry; train a LoRA adapter")
+        again = adapted.load_adapter(str(folder), "default", is_trainable=trains)  # says more
+        if again.unexpected_keys:
+            raise ValueError(f"it holds {again.unexpected_keys[0]}, and its base has no such layer")
     adapted.active_peft_config.base_model_name_or_path = model.name_or_path  # as found, for the folder that is saved
     return adapted
 

@@ -161,7 +161,7 @@ RESUMES = " with --resume_from_checkpoint True"
 """The argument that makes a recipe's command resume."""
 
 _ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "PushFailed", "SelfCheckError")
-_TO_MEND = ("RunFolderError", "NotOurs", "ReplayError", "StudyError", "SiblingsDiffer", "SkillBankError")
+_TO_MEND = ("RunFolderError", "NotOurs", "ReplayError", "StudyError", "SiblingsDiffer", "SkillBankError", "Damaged")
 _IN_SETUP = (ValueError, TypeError, OSError, ImportError, RuntimeError)
 _LINES = 3
 _MEMORY = (

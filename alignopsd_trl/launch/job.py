@@ -37,7 +37,7 @@ from alignopsd_trl.scoring.prefix_cache import SHARE
 from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
 
 OF_AN_ADAPTER = {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora", "use_dora")}
-OF_AN_ADAPTER |= {"lora_r": "r", "lora_target_modules": "target_modules"}
+OF_AN_ADAPTER |= {"lora_r": "r", **{f"lora_{name}": name for name in ("target_modules", "modules_to_save")}}
 """Settings of a recipe -> their names in an adapter's own file."""
 
 

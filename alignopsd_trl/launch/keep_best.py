@@ -84,12 +84,12 @@ class KeepBest(TrainerCallback):
             with safe_open(self._file, "pt") as kept:
                 self._weights, told = {name: kept.get_tensor(name) for name in kept.keys()}, kept.metadata() or {}
             numbers = float(told["won"]), float(told["variance"])
-            self._best = Looked(int(told["update"]), told["measure"], *numbers)
+            self._best, run = Looked(int(told["update"]), told["measure"], *numbers), told["run"]
         except (SafetensorError, LookupError, ValueError) as error:
             return f"{self._file} is cut short or damaged ({error})"
         shapes = [{name: one.shape for name, one in part.items()} for part in (self._weights, self._trained())]
-        if told["run"] != self._trainer.run_id or shapes[0] != shapes[1]:
-            return f"{self._file} is of another run ({told['run']}; this one is {self._trainer.run_id})"
+        if run != self._trainer.run_id or shapes[0] != shapes[1]:
+            return f"{self._file} is of another run ({run}; this one is {self._trainer.run_id})"
         return ""
 
     def _look(self, update: int) -> None:

@@ -154,7 +154,9 @@ class Evaluations(TrainerCallback):
         if self.first and state.global_step == 0:
             self.play("before")
         elif self.first:
-            self.results["before"] = self._kept("before", 0)
+            self.results["before"] = kept = self._kept("before", 0)
+            if kept is None and self.folder.writes:
+                print(f"{self._path('before')} is gone, damaged or of another panel: there is no comparison with it")
 
     def play(self, when: str) -> None:
         """Plays the panel, or loads the evaluation that this run has already made of these weights."""

@@ -93,8 +93,8 @@ class Cache:
         path = self.folder / f"{name}.json"
         with contextlib.suppress(FileNotFoundError), setup():
             try:
-                return list(decoded(json.loads(path.read_text(encoding="utf-8"))))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                return [*iter(decoded(json.loads(path.read_text(encoding="utf-8"))))]
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise ValueError(f"{path} is damaged ({error!r:.80}); remove it, and it is played again") from error
         played = play()  # played first: an error leaves the folder free for another measurement
         write_json(self.folder / IDENTITY, self._identity)

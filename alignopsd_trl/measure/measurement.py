@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from alignopsd_trl.common.files import plain, read_json, write_json, write_text
+from alignopsd_trl.common.files import plain, whole_json, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar, escaped
 from alignopsd_trl.common.statistics import Interval
@@ -38,7 +38,7 @@ from alignopsd_trl.measure.metrics import (
 from alignopsd_trl.measure.setup import Session, environment_preset, prepare
 from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import Method, checked_credit, grpo
-from alignopsd_trl.records import write_records
+from alignopsd_trl.records import damage_named, write_records
 from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError, play_groups, take_rollouts
 from alignopsd_trl.rollout.monte_carlo.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.runs.sizes import choose_sizes
@@ -245,7 +245,7 @@ def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
     table = pooled(folders)
     turns, credit = turns_of(table), credit_of(table)
     figures = agreement(turns, credit, "align_opsd" if "align_opsd" in credit else next(iter(credit)))
-    commands = [read_json(folder / "fidelity.json")["command"].strip() for folder in folders]
+    commands = [str((whole_json(folder / "fidelity.json") or {}).get("command")).strip() for folder in folders]
     counts = {"measured_tasks": turns.tasks, "measured_turns": len(table)}
     print(f"{len(table)} measured turns of {turns.tasks} groups that differ", *figure_lines(figures), sep="\n")
     found = plain({"commands": commands, **counts, "figures": figures})
@@ -259,7 +259,8 @@ def pooled(folders: Sequence[Path]) -> pd.DataFrame:
     for folder in folders:
         if not all((folder / name).is_file() for name in ("fidelity.json", "turns.parquet")):
             raise ValueError(f"--pool {folder}: no finished measurement there; name folders that --output was")
-        tables.append(pd.read_parquet(folder / "turns.parquet"))
+        with damage_named(folder / "turns.parquet"):
+            tables.append(pd.read_parquet(folder / "turns.parquet"))
     for folder, own in zip(folders, tables, strict=True):
         if differ := sorted(set(credit_of(tables[0])) ^ set(credit_of(own))):
             raise ValueError(

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,15 +19,16 @@ from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from jinja2 import TemplateError
 
 from alignopsd_trl.common.files import whole_json, write_text
 from alignopsd_trl.common.models import ADAPTER, base_of
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.results.card import is_hub_id, model_card, trainer_results, write_dataset
-from alignopsd_trl.runs.files import OF_A_MODEL, OF_A_RUN
+from alignopsd_trl.runs.files import EVALUATIONS, OF_A_MODEL, OF_A_RUN
 from alignopsd_trl.runs.folder import TRAIN
-from alignopsd_trl.runs.owned import foreign, notes, owned
-from alignopsd_trl.runs.reading import results_of
+from alignopsd_trl.runs.owned import NOTES, foreign, notes, owned
+from alignopsd_trl.runs.reading import content_of, results_of
 from alignopsd_trl.runs.state import RESULTS_FILE, RUN_FILE
 
 
@@ -69,6 +71,9 @@ def push_run(
     again = f"alignopsd push {shlex.quote(str(folder))} {shlex.quote(repository)}"
     instead = partial(_card, licence, base_model)
     instead(folder, repository)  # raises before anything is made on the Hub
+    if not notes(folder):
+        told = f"{folder / NOTES} is gone or damaged: whether the model is as the run wrote it is not known"
+        print(f"note: {told}", file=sys.stderr, flush=True)
     return str(push_files(folder, repository, again, token, private, OF_A_RUN, instead, base_model).commit_url)
 
 
@@ -91,8 +96,10 @@ def _finished(folder: str | os.PathLike) -> Path:
     if not (results := results_of(folder)):
         raise FileNotFoundError(f"no finished run in {folder}: it has no {RESULTS_FILE}; resume the run first")
     for name in ("config", "model", "recipe", "after"):
-        if not isinstance(results.get(name), dict):
+        if not (results.get(name) and isinstance(results[name], dict)):
             raise ValueError(f"{folder / RESULTS_FILE} has no {name!r}, and is not of a run; name a run's folder")
+    for name in EVALUATIONS:
+        content_of(folder, name)
     return folder
 
 
@@ -105,7 +112,7 @@ def _card(licence: str | None, base_model: str | None, folder: Path, repository:
         written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
         edited = readme.is_file() and readme.read_bytes() != written.encode()
         return {} if edited else {"README.md": model_card(results, repository, licence, base_model=base_model).encode()}
-    except (LookupError, TypeError, AttributeError) as error:  # it holds less than a run writes
+    except (LookupError, TypeError, AttributeError, TemplateError) as error:  # it holds less than a run writes
         problem = f"{folder / RESULTS_FILE} is not as a run writes it ({type(error).__name__}: {error})"
         raise ValueError(f"{problem}; bring it back, or resume the run, which writes it anew") from error
 

@@ -48,8 +48,8 @@ class RunFile:
 
 
 OF_CHECKPOINTS = (STATE_FILE, MARK, LIST_FILE)
-_EVALUATIONS = tuple(f"evaluation_{when}.json" for when in ("before", "after"))
-_DIALOGUES = tuple(name.replace("json", "parquet") for name in _EVALUATIONS)
+EVALUATIONS = tuple(f"evaluation_{when}.json" for when in ("before", "after"))
+_DIALOGUES = tuple(name.replace("json", "parquet") for name in EVALUATIONS)
 MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", SIZES_FILE),
@@ -64,7 +64,7 @@ FILES = (
     RunFile((COMPLETIONS,), "each update, `log_completions`", "cut", "nothing"),
     RunFile((f"{PREFIX}-*/",), "`save_steps`, all processes", "the newest whole one is read", "starts again"),
     RunFile((BEST_FILE,), "each round, `held_out`", "read", "refused"),
-    RunFile(_EVALUATIONS, "before and after training", "kept", "played again", pushed=True, begun=True),
+    RunFile(EVALUATIONS, "before and after training", "kept", "played again; said", pushed=True, begun=True),
     RunFile(_DIALOGUES, "with them", "kept", "nothing", begun=True),
     RunFile((RESULTS_FILE,), "last", "written anew", "not finished", pushed=True, begun=True),
     *(_MODEL, _OF_SOME_MODELS),

@@ -250,11 +250,14 @@ def look(path: Path) -> Left:
 
 def strangers(path: Path) -> str:
     """Returns a message about files in a run's places that no run wrote there; empty without any."""
-    found = foreign(files.found(path, "replaced"), TRAIN)
-    found += [path / name for name in _FOLDERS if (path / name).is_file()]
+    folders = [path / name for name in _FOLDERS if os.path.lexists(path / name)]
+    found = [*foreign(files.found(path, "replaced"), TRAIN), *(one for one in folders if not one.is_dir())]
+    left = files.found(path, "goes")
     if RUN_FILE not in notes(path):
-        left = [one for one in files.found(path, "goes") if one.is_file() or any(one.iterdir())]
-        found = [] if read_run(path) else [*found, *left]  # of nobody's run
+        of_nobody = [one for one in left if one.is_file() or any(one.iterdir())]
+        found = [] if read_run(path) else [*found, *of_nobody]
+    records = [one for name in _FOLDERS for one in sorted(path.glob(f"{name}/*.parquet"))]
+    found += [one for one in (*left, *records) if one.suffix and one.is_dir() and one.name != RUN_FILE]
     remedy = "nothing is replaced: move it away, or choose another output_dir"
     return f"{found[0]} is there, and is not as a run of this folder wrote it; {remedy}" if found else ""
 
@@ -375,7 +378,7 @@ def _tell_of_changes(
     if changed := differences(run["configuration"], configuration, ("resume_from_checkpoint", "output_dir")):
         say(f"resumed with changes: {shown(changed)}")
     last = run["sessions"][-1] if run["sessions"] else session
-    before, now = ({"code": one["code"], **one["versions"]} for one in (last, session))
+    before, now = ({"code": one.get("code"), **one.get("versions", {})} for one in (last, session))
     if other := differences(before, now):
         say(f"resumed with other code than the session before: {shown(other)}")
 
@@ -404,5 +407,5 @@ def _update_of(line: str) -> float:
     """Returns the update number of a line of the log; infinity for a line that a kill cut short."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return float("inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from alignopsd_trl.runs.state import RESULTS_FILE, RUN_FILE, has_ended, read_run
 
 _MAPPINGS = {*"config recipe success score categories before after encoder skill_bank".split()}
 _LISTS = {"history", "outcomes"}
+_OF_A_ROUND = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
+"""Settings that make the updates of a round: the product of the first two over the last."""
 
 
 def content_of(folder: Path, name: str) -> dict[str, Any]:
@@ -31,6 +33,8 @@ def content_of(folder: Path, name: str) -> dict[str, Any]:
     for label in ("schema", "schema_version"):
         if type(stated := content.get(label, known)) is not int or not 0 < stated <= known:
             raise ValueError(f"{path} is of {label} {stated!r}, and this version reads {known}; update alignopsd-trl")
+    if name == RUN_FILE and content != {} and read_run(folder) is None:
+        raise ValueError(f"{path} is damaged: it does not say which run this is; move it away to go on without it")
     if run and content.get("run", run) != run:
         raise ValueError(f"{path} is of another run ({content['run']}; this one is {run}); move it away")
     for label in content.keys() & (_MAPPINGS | _LISTS):
@@ -90,22 +94,26 @@ def records_of(folder: Path, columns: Sequence[str] | None = None) -> pd.DataFra
 def missing_records(folder: Path) -> str:
     """Returns a sentence about rounds and processes without a file among a run's trajectories; empty where none is
     missing. The last round of a run under way is left out."""
-    names = [found for one in (folder / TRAJECTORIES).iterdir() if (found := RECORDS.fullmatch(one.name))]
     ranks: dict[tuple[int, int], set[int]] = {}
-    for found in names:
+    for found in filter(None, (RECORDS.fullmatch(one.name) for one in (folder / TRAJECTORIES).iterdir())):
         place = int(found["step"]), int(found["round"] or 1)
         ranks.setdefault(place, set()).add(int(found["rank"] or 0))
     run = read_run(folder)
     if run is not None and not has_ended(folder, run):
         ranks.pop(max(ranks, default=(0, 0)), None)
-    steps = sorted({step for step, _ in ranks})
-    made = results_of(folder).get("updates")
-    updates = max(made if type(made) is int else 0, *steps, 1) if steps else 0
-    apart = min((later - one for one, later in pairwise(steps)), default=updates)
-    gone = sorted(set(range(0, updates, apart or 1)) - set(steps))
-    every = set(range(run["sessions"][-1]["processes"] if run else 0)).union(*ranks.values())
-    told = [f"of step {step}" for step in gone]
-    lacking = [(step, min(every - there)) for (step, _), there in sorted(ranks.items()) if every - there]
-    told += [f"of step {step}, process {rank}" for step, rank in lacking]
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    return f"{folder / TRAJECTORIES} has no file {told[0]}{more}; bring it back, or this is without it" if told else ""
+    if not ranks:
+        return ""
+    steps, made = {step for step, _ in ranks}, results_of(folder).get("updates")
+    updates = max(made if type(made) is int else 0, *steps, 1)
+    sizes = [(run or {}).get("configuration", {}).get(name) for name in _OF_A_ROUND]
+    apart = sizes[0] * sizes[1] // sizes[2] or 1 if all(type(one) is int and one > 0 for one in sizes) else updates
+    processes = max(run["sessions"][-1]["processes"] if run else 0, *(max(there) + 1 for there in ranks.values()))
+    lacking = [(step, there) for (step, _), there in sorted(ranks.items()) if len(there) < processes]
+    due = range(0, updates, apart)
+    gone = -(-updates // apart) - sum(step in due for step in steps)  # no len: a damaged number may be of any size
+    if not gone + len(lacking):
+        return ""
+    told = f"step {next(step for step in due if step not in steps)}" if gone else f"step {lacking[0][0]}"
+    told += "" if gone else f", process {next(one for one in count() if one not in lacking[0][1])}"
+    more = f" (and {gone + len(lacking) - 1} more)" if gone + len(lacking) > 1 else ""
+    return f"{folder / TRAJECTORIES} has no file of {told}{more}; bring it back, or this is without it"

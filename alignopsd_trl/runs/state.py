@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from alignopsd_trl.common.files import fingerprint, read_json, write_json
 
 LOCK_FILE, RUN_FILE, RESULTS_FILE = "run.lock", "run.json", "results.json"
 ENDED, RELEASED = "ended", "released"  # notes of a session
+_SESSION = {"processes": int, "started": str, "code": str, "versions": dict}
 
 
 class RunFolderError(ValueError):
@@ -31,10 +33,10 @@ class RunFolderError(ValueError):
 def read_run(path: Path) -> dict[str, Any] | None:
     """Returns ``run.json``, or `None` if it is missing or damaged."""
     run = read_json(path / RUN_FILE)
-    sessions = run.get("sessions")
-    known = isinstance(sessions, list) and all(isinstance(one, dict) and "processes" in one for one in sessions)
     whole = isinstance(run.get("configuration"), dict) and isinstance(run.get("id"), str)
-    return run if sessions and known and whole else None
+    sessions = run.get("sessions") if whole else None
+    known = isinstance(sessions, list) and all(_is_of(one, _SESSION) and "processes" in one for one in sessions)
+    return run if known and sessions else None
 
 
 def has_ended(path: Path, run: dict[str, Any] | None) -> bool:
@@ -116,7 +118,7 @@ def damage(checkpoint: Path, run: str | None = None) -> str | None:
     listed = read_json(checkpoint / LIST_FILE)
     if not listed and (checkpoint / LIST_FILE).exists():
         return f"{checkpoint / LIST_FILE} is damaged (it can't be read)"
-    if not listed and (strange := _strange(checkpoint)):
+    if not listed and (strange := _lacking(checkpoint) or _strange(checkpoint)):
         return f"{strange}, and no {LIST_FILE} lists it, as this run writes it last: the checkpoint is of elsewhere"
     for file, saved in ((checkpoint / name, saved) for name, saved in listed.items()):
         if not file.is_file():
@@ -125,6 +127,38 @@ def damage(checkpoint: Path, run: str | None = None) -> str | None:
             return f"{file} is damaged (size and checksum were {saved} and are {found})"
     other = load_state(checkpoint).get("run")
     return f"{checkpoint} is of another run ({other}; this one is {run})" if run and other not in (None, run) else None
+
+
+_PARTS = (
+    "optimizer* global_step*",
+    "scheduler* global_step*",
+    "rng_state*",
+    "model* adapter_model* pytorch_model* global_step*",
+)
+_FORMS = {
+    MARK: {"log_history": list},
+    STATE_FILE: {"seconds": (int, float), "phases": dict, "failed": list, "records": dict},
+}
+
+
+def _lacking(checkpoint: Path) -> str:
+    """Returns which file of a checkpoint is gone while others are there, or not as a run writes it; empty for none."""
+    there = {kinds: any(any(checkpoint.glob(kind)) for kind in kinds.split()) for kinds in _PARTS}
+    for kinds, found in there.items():
+        if not found and any(there.values()):
+            return f"{checkpoint / kinds.split()[0]} is gone"
+    for name, kinds in _FORMS.items():
+        if (checkpoint / name).exists() and not _is_of(read_json(checkpoint / name) or None, kinds):
+            return f"{checkpoint / name} is not as a run writes it"
+    other = read_json(checkpoint / MARK).get("global_step", update_of(checkpoint)) != update_of(checkpoint)
+    return f"{checkpoint / MARK} is of another update" if other else ""
+
+
+def _is_of(content: Any, kinds: Mapping[str, Any]) -> bool:
+    """Returns whether a mapping's values are of these types, where it has them."""
+    return isinstance(content, dict) and all(
+        name not in content or isinstance(content[name], kind) for name, kind in kinds.items()
+    )
 
 
 def _strange(checkpoint: Path) -> str:
@@ -154,7 +188,7 @@ def _strange(checkpoint: Path) -> str:
 def checkpoints(output_dir: str | Path) -> list[Path]:
     """Returns the folders of a run's checkpoints, oldest first."""
     found = Path(output_dir).glob(f"{PREFIX}-*")
-    return sorted((one for one in found if one.name.rpartition("-")[2].isdigit()), key=update_of)
+    return sorted((one for one in found if one.name.rpartition("-")[2].isdecimal()), key=update_of)
 
 
 def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:

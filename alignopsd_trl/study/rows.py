@@ -16,8 +16,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from alignopsd_trl.launch.job import Job
+from alignopsd_trl.records import damage_named
 from alignopsd_trl.runs.provenance import code_checksum, machine, versions, weights_checksum
-from alignopsd_trl.study.spec import METHOD_FIELDS, Cell
+from alignopsd_trl.study.spec import METHOD_FIELDS, Cell, StudyError
 
 _EPISODES = {"success": "episodes/success", "score": "episodes/score"}
 CURVES = {
@@ -92,7 +93,9 @@ def task_order(folder: Path) -> str | None:
     (`save_trajectories`)."""
     rounds: dict[int, list[str]] = defaultdict(list)
     for file in sorted(folder.glob("step_*.parquet")):
-        for step, task in pd.read_parquet(file, columns=["step", "task_id"]).itertuples(index=False):
+        with damage_named(file):
+            played = pd.read_parquet(file, columns=["step", "task_id"])
+        for step, task in played.itertuples(index=False):
             if rounds[step][-1:] != [task]:
                 rounds[step].append(task)
     text = json.dumps(sorted(rounds.items()))
@@ -104,14 +107,27 @@ def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str,
     found = []
     for cell in cells:
         if cell.row_file.is_file():
-            found.append({"status": "finished", **cell.columns, **pq.read_table(cell.row_file).to_pylist()[0]})
+            (row,) = _read(cell.row_file, ["score", "with_skills"], 1)
+            found.append({"status": "finished", **cell.columns, **row})
         elif cell.folder in errors:
             found.append({"status": "broken", **cell.columns, "error": errors[cell.folder]})
     return found
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Reads the rows of a study."""
+    """Reads the rows of a study.
+
+    Raises:
+        StudyError: if there are none, or the file is damaged.
+    """
     if not path.is_file():
-        raise FileNotFoundError(f"no rows at {path}: run the study first")
-    return pd.DataFrame(pq.read_table(path).to_pylist())
+        raise StudyError(f"no rows at {path}: run the study first")
+    return pd.DataFrame(_read(path, "status environment method settings seed places columns".split()))
+
+
+def _read(path: Path, needed: Sequence[str], count: int | None = None) -> list[dict[str, Any]]:
+    with damage_named(path):
+        rows = pq.read_table(path).to_pylist()
+    if not rows or len(rows) != (count or len(rows)) or any(name not in rows[0] for name in needed):
+        raise StudyError(f"{path} is not as a study wrote it; move it away, and the study makes it anew")
+    return rows

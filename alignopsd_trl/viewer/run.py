@@ -102,7 +102,7 @@ def read_run(folder: str | os.PathLike) -> Run:
         raise ValueError(f"{folder} has no column {lacking[0]!r} in its trajectories, which every run records")
     evaluation = {when: content_of(folder, f"evaluation_{when}.json") for when in ("before", "after")}
     files = {when: folder / f"evaluation_{when}.parquet" for when in ("before", "after")}
-    dialogues = [read_file(file).assign(rollout=when) for when, file in files.items() if file.is_file()]
+    dialogues = [read_file(file).assign(rollout=when) for when, file in files.items() if os.path.lexists(file)]
     panel = pd.concat([pd.DataFrame(), *dialogues], ignore_index=True)
     return Run(
         name=folder.resolve().name,
@@ -136,8 +136,9 @@ def episode_curves(frame: pd.DataFrame) -> list[Curve]:
     groups = episodes.groupby("step")
     count, steps = groups.size(), [int(step) for step in groups.size().index]
     turns = frame[frame.turn.notna()].groupby("step").size().reindex(count.index, fill_value=0) / count
+    score = groups.score.mean().dropna()
     curves = [
-        Curve("score, %", steps, [100 * value for value in groups.score.mean()], [], []),
+        Curve("score, %", [int(step) for step in score.index], [100 * value for value in score], [], []),
         Curve("turns an episode", steps, turns.tolist(), [], []),
     ]
     if not episodes.won.notna().all():
@@ -187,6 +188,11 @@ def _turn(row: Mapping[str, Any], places: Mapping[tuple[str, Any], Mapping[str, 
     keys = credit.pop("sources", None) or []
     similarities, weights = credit.pop("source_similarities", []), credit.pop("source_weights", [])
     sources = []
+    if not len(keys) == len(similarities) == len(weights) or any((row["task"], key) not in places for key in keys):
+        told = f"step {row['step']}, rollout {row['rollout']!r}, turn {row['turn']}"
+        raise ValueError(
+            f"the record of {told} has sources that are not among the records; view a run as it was written"
+        )
     for key, similarity, weight in zip(keys, similarities, weights, strict=True):
         found = places[row["task"], key]
         place = {"rollout": found["rollout"], "turn": int(found["turn"])}

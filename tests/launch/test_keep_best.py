@@ -153,6 +153,7 @@ def test_a_resumed_run_does_not_go_on_without_the_best_weights(tmp_path: Path, m
     fails("is cut short or damaged")
     for spoilt, about, what in (
         (weights, bare, "is cut short or damaged"),
+        (weights, {name: one for name, one in told.items() if name != "run"}, "is cut short or damaged"),
         (weights, told | {"run": "another"}, "is of another run"),
         ({"x": torch.ones(1)}, told, "is of another run"),
     ):

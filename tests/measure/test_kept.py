@@ -70,7 +70,18 @@ def test_no_unknown_measurement_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[1", "3", "null", "{}", '[{"Path": ["/"]}]', '[{"Turn": {"x": 1}}]', '[{"os.system": ["true"]}]', "[{}]"],
+    [
+        "",
+        "[1",
+        "[" * 10**5,
+        "3",
+        "null",
+        "{}",
+        '[{"Path": ["/"]}]',
+        '[{"Turn": {"x": 1}}]',
+        '[{"os.system": ["true"]}]',
+        "[{}]",
+    ],
 )
 def test_a_damaged_part_is_named(tmp_path: Path, content: str) -> None:
     cache = Cache(tmp_path, {"seed": 0})

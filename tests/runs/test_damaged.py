@@ -184,6 +184,61 @@ def test_a_checkpoint_of_elsewhere_is_named_before_torch_reads_it(tmp_path: Path
         RunFolder.claim(tmp_path, {"method": "grpo"}, resume=str(tmp_path / "checkpoint-3"))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        *((name, None, "is gone") for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")),
+        ("run_state.json", "{", "is not as a run writes it"),
+        ("run_state.json", '{"seconds": "abc"}', "is not as a run writes it"),
+        ("run_state.json", '{"records": [1]}', "is not as a run writes it"),
+        ("trainer_state.json", '{"global_step": 3, "log_history": "x"}', "is not as a run writes it"),
+        ("trainer_state.json", '{"global_step": 99}', "is of another update"),
+    ],
+)
+def test_a_checkpoint_without_a_list_is_whole_or_named(tmp_path: Path, name: str, content: Any, told: str) -> None:
+    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    _checkpoint(tmp_path, 2)
+    file, said = _checkpoint(tmp_path, 3) / name, list[str]()
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
+    run.release()
+    assert run.update == 2 and "checkpoint-3/" in said[0]
+    assert told in said[0] and "checkpoint-2 is whole: the run goes on there" in said[0]
+
+
+FOLDERS = ("log.jsonl", "results.json", "held_out_best.weights", "trajectories/step_000002_rank000.parquet")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_in_a_files_place_is_named_before_the_run_goes_on(tmp_path: Path, name: str) -> None:
+    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    _checkpoint(tmp_path, 2)
+    (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(RunFolderError, match=f"{name} is there, and is not as a run of this folder wrote it"):
+        RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True)
+
+
+def test_names_and_lines_that_only_look_like_the_runs_are_passed_over(tmp_path: Path) -> None:
+    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    _checkpoint(tmp_path, 2)
+    (tmp_path / "checkpoint-²").mkdir()
+    (tmp_path / "log.jsonl").write_text("[" * 10**5 + "\n")
+    run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True)
+    run.release()
+    run.forget_after(run.update)
+    assert run.update == 2 and (tmp_path / "log.jsonl").read_text() == ""
+
+
+def test_a_broken_link_for_the_trajectories_is_named(tmp_path: Path) -> None:
+    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    (tmp_path / "trajectories").symlink_to("gone")
+    with pytest.raises(RunFolderError, match="trajectories is there, and is not as a run of this folder wrote it"):
+        RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True)
+
+
 def test_a_random_state_of_numpy_is_no_code(tmp_path: Path) -> None:
     checkpoint = _checkpoint(tmp_path, 3)
     torch.save({"numpy": np.random.get_state(), "cpu": torch.get_rng_state()}, checkpoint / "rng_state.pth")

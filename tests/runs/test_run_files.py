@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -18,7 +19,9 @@ from alignopsd_trl.common.files import read_json, write_json
 from alignopsd_trl.results.hub import push_run
 from alignopsd_trl.runs.files import FILES
 from alignopsd_trl.runs.folder import RunFolder
+from alignopsd_trl.viewer.run import read_run
 
+ROUND = {"steps_per_generation": 1, "num_iterations": 2, "gradient_accumulation_steps": 2}
 STEPS = {step: f"trajectories/step_{step:06d}_rank000.parquet" for step in range(2)}
 
 
@@ -38,7 +41,7 @@ def run(tmp_path: Path) -> Path:
     write_json(folder / "results.json", {**found, "run": "r1", "history": log})
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     sessions = [{"processes": 1, "started": "then", "ended": "now"}]
-    write_json(folder / "run.json", {"schema": 1, "id": "r1", "configuration": {}, "sessions": sessions})
+    write_json(folder / "run.json", {"schema": 1, "id": "r1", "configuration": ROUND, "sessions": sessions})
     return folder
 
 
@@ -114,8 +117,46 @@ BROKEN: dict[str, tuple[tuple[Callable[[Path], None], ...], Callable[[Path], Any
         changed("results.json", config={"method": "grpo"}),
         "results.json is not as a run writes it",
     ),
-    "an evaluation of another run": (
+    "results nested too deep": (READERS, replaced("results.json", lambda _: "[" * 10**5), "results.json is damaged at"),
+    "a number of 5000 digits": (
+        READERS,
+        replaced("results.json", lambda _: '{"updates": ' + "1" * 5000 + "}"),
+        "results.json is damaged at line 1",
+    ),
+    "a pipe for results": (
+        READERS,
+        lambda folder: [(folder / "results.json").unlink(), os.mkfifo(folder / "results.json")],
+        "results.json is no plain file, where a file is read",
+    ),
+    "a broken link for the run": (
+        READERS,
+        lambda folder: [(folder / "run.json").unlink(), (folder / "run.json").symlink_to("gone")],
+        "run.json is a broken link",
+    ),
+    "a run without sessions": (READERS, changed("run.json", sessions=[]), "run.json is damaged: it does not say which"),
+    "processes that are a text": (
+        READERS,
+        changed("run.json", sessions=[{"processes": "two"}]),
+        "run.json is damaged: it does not say which run this is",
+    ),
+    "results with a list for seconds": (
+        (push,),
+        changed("results.json", seconds=[1]),
+        "results.json is not as a run writes it",
+    ),
+    "results of no evaluation": ((push,), changed("results.json", after={}), "results.json has no 'after'"),
+    "a cut evaluation": (
+        (view, push),
+        replaced("evaluation_before.json", lambda text: text[:-9]),
+        "evaluation_before.json is damaged at line",
+    ),
+    "a folder for dialogues": (
         (view,),
+        lambda folder: (folder / "evaluation_before.parquet").mkdir(),
+        "evaluation_before.parquet is damaged",
+    ),
+    "an evaluation of another run": (
+        (view, push),
         changed("evaluation_after.json", run="r2"),
         "evaluation_after.json is of another run",
     ),
@@ -165,6 +206,13 @@ BROKEN: dict[str, tuple[tuple[Callable[[Path], None], ...], Callable[[Path], Any
         turned(1, lambda frame: frame.assign(credit_weight="high")),
         "has the column 'credit_weight' as",
     ),
+    "a task without a name": (
+        (view, analyse),
+        turned(1, lambda frame: frame.assign(task=[None, *frame.task[1:]])),
+        "has rows without a 'task'",
+    ),
+    "a success of seven": ((view,), turned(1, lambda frame: frame.assign(won=7.0)), "a value of 'won' beyond 1"),
+    "an endless score": ((view,), turned(1, lambda frame: frame.assign(score=float("inf"))), "a value of 'score' bey"),
     "no tasks": ((view, analyse), turned(1, lambda frame: frame.drop(columns="task")), "lacks the column 'task'"),
     "no reward": (
         (analyse,),
@@ -231,6 +279,33 @@ def test_what_is_missing_among_the_rounds_is_said(run: Path, capsys: pytest.Capt
     (run / STEPS[0]).unlink()
     view(run)
     assert "has no file of step 0 (and 1 more)" in capsys.readouterr().err, "the last round may still be written"
+
+
+def test_the_length_of_a_round_is_that_of_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / STEPS[1]).rename(run / "trajectories" / "step_000002_rank000.parquet")
+    view(run)
+    assert "trajectories has no file of step 1; bring it back" in capsys.readouterr().err
+    write_json(run / "results.json", read_json(run / "results.json") | {"updates": 10**30})
+    view(run)
+    assert f"no file of step 1 (and {10**30 - 3} more)" in capsys.readouterr().err
+
+
+def test_rounds_without_a_score_have_no_point_on_its_curve(run: Path) -> None:
+    turned(1, lambda frame: frame.assign(score=float("nan")))(run)
+    view(run)
+    found = {curve.name: curve.steps for curve in read_run(run).curves}
+    assert found["score, %"] == [0] and found["turns an episode"] == [0, 1]
+
+
+@pytest.mark.parametrize("sources", [[999], [0, 1]])
+def test_sources_that_are_not_there_are_named(
+    run: Path, sources: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = {"credit_sources": sources, "credit_source_similarities": [0.5], "credit_source_weights": [1.0]}
+    turned(1, lambda frame: frame.assign(**{name: [value] * len(frame) for name, value in one.items()}))(run)
+    with pytest.raises(SystemExit):
+        cli.main(["view", str(run), "--step", "1"])
+    assert re.search(r"the record of step 1, rollout .* has sources that are not", capsys.readouterr().err)
 
 
 def test_a_push_names_a_model_that_is_not_as_the_run_left_it(run: Path) -> None:

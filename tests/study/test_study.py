@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -21,10 +22,10 @@ import yaml
 from fakes.toy import build_model, build_tokenizer
 
 from alignopsd_trl.common.statistics import mean, paired
-from alignopsd_trl.records import write_records
+from alignopsd_trl.records import Damaged, write_records
 from alignopsd_trl.study.__main__ import command, main
 from alignopsd_trl.study.render import difference_figure, matched, render, sensitivity_figure, training_figure
-from alignopsd_trl.study.rows import read_rows, task_order, training_columns, weights_checksum
+from alignopsd_trl.study.rows import collect, read_rows, task_order, training_columns, weights_checksum
 from alignopsd_trl.study.run import run_study, split_cores
 from alignopsd_trl.study.spec import StudyError, missing_data, plan, read_study
 from alignopsd_trl.study.tables import differences_table, reference_entry, results_table
@@ -488,6 +489,28 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
     assert "SDAR" in drawn and "Vanilla" not in drawn
     render("example", read_rows(tmp_path / "rows.parquet"), tmp_path)
     assert (tmp_path / "figures" / "training_methods.svg").read_text() == drawn
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "rows.parquet is damaged"),
+        (b"PAR1", "rows.parquet is damaged"),
+        ([], "as a study"),
+        ([{"a": 1}], "as a s"),
+    ],
+)
+def test_damaged_rows_are_named(tmp_path: Path, content: Any, told: str) -> None:
+    file = tmp_path / "rows.parquet"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        write_records(file, content)
+    with pytest.raises((Damaged, StudyError), match=f"{told}.*move it away"):
+        read_rows(file)
+    cell: Any = SimpleNamespace(row_file=file, folder=tmp_path, columns={})
+    with pytest.raises((Damaged, StudyError), match=f"{told}.*move it away"):
+        collect([cell], {})
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from fakes.toy import ToyEnvironment, toy_dataset
 from fakes.toy_suite import arguments, save_policy
 from fakes.trainers import make_config, make_trainer, variety
 from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from alignopsd_trl import AlignOPSDTrainer
@@ -104,7 +105,8 @@ def test_the_commands_take_the_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     main(["view", str(tmp_path / "out")])
     shown = capsys.readouterr()
     assert "view.html" in shown.out and not shown.err, "a run's own files are as they should be"
-    main(["evaluate", "--model", str(run), "--environment", "tests.fakes.toy_suite", "--limit", "2"])
+    limits = ["--limit", "2", "--max_completion_length", "8"]
+    main(["evaluate", "--model", str(run), "--environment", "tests.fakes.toy_suite", *limits])
     assert "panel" in capsys.readouterr().out
 
 
@@ -119,6 +121,8 @@ def test_a_plan_counts_the_adapter_and_refuses_another_one(tmp_path: Path) -> No
     assert alone != whole and planned("--use_peft", "--lora_r", "4") and "memory per GPU" in alone
     with pytest.raises(ValueError, match=r"--lora_r 8: model=.* is an adapter of 4, which goes on training; leave it"):
         planned("--use_peft", "--lora_r", "8")
+    with pytest.raises(ValueError, match=r"--lora_modules_to_save \['lm_head'\]: model=.* is an adapter of None"):
+        planned("--use_peft", "--lora_modules_to_save", "lm_head")
 
 
 def test_the_base_is_found_by_name_by_place_and_beside_the_adapter(tmp_path: Path, monkeypatch: Any) -> None:
@@ -133,7 +137,9 @@ def test_the_base_is_found_by_name_by_place_and_beside_the_adapter(tmp_path: Pat
     assert (found("tiny") or "").endswith("data/tiny_webshop") and found("owner/name") == "owner/name"
     assert found("/elsewhere/alignopsd_trl/data/tiny_trips") == base_of(str(run)) != "/elsewhere"
     assert base_of("tiny") is None and base_of("owner/name") is None
-    for base, told in (("", "is not named"), (None, "is not named"), ("/gone/base", "is not here; bring it back")):
+    unnamed = [(base, "is not named") for base in ("", None, ["base"], 5)]
+    elsewhere = [(base, "is not here; bring it back") for base in ("/gone/base", "my base", "a\nb", "x/y/z", "~/x")]
+    for base, told in (*unnamed, *elsewhere):
         with pytest.raises(ValueError, match=f"is an adapter, and its base .*{told}"):
             found(base)
     with pytest.raises(ValueError, match="is an adapter too; merge it"):
@@ -147,9 +153,22 @@ def test_an_adapter_of_another_base_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="its adapter can't be used"):
         load_policy(str(run))
     (run / "adapter_config.json").write_text(json.dumps(settings))
-    (run / "adapter_model.safetensors").write_bytes((run / "adapter_model.safetensors").read_bytes()[:-9])
+    file = run / "adapter_model.safetensors"
+    weights = load_file(file)
+    file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(ValueError, match="adapter_model.safetensors is cut short or damaged"):
         load_policy(str(run))
+    save_file(weights | {"base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight": torch.ones(4, 4)}, file)
+    with pytest.raises(ValueError, match=r"it holds .*layers\.9.*, and its base has no such layer"):
+        load_policy(str(run))
+    file.unlink()
+    (run / "training_args.bin").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"holds no weights \(adapter_model"):
+        load_policy(str(run))
+    file.mkdir()
+    with pytest.raises(ValueError, match="adapter_model.safetensors is cut short or damaged"):
+        load_policy(str(run))
+    file.rmdir()
     prompts = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), prompts).save_pretrained(run)
     with pytest.raises(ValueError, match="learnt prompts"):
