@@ -43,6 +43,8 @@ INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("logging_steps", "save_steps"), STEPS),
     "eval_steps": STEPS | None,
     **dict.fromkeys(("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max"), Size | None),
+    **dict.fromkeys(("vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"), Size),
+    "include_num_input_tokens_seen": Literal["all", "non_padding", "no"] | bool,
     "off_policy_mask_threshold": Positive | None,
     **dict.fromkeys(("adam_beta1", "adam_beta2"), Annotated[float, Field(ge=0, lt=1)]),
     **dict.fromkeys(("adam_epsilon", "num_train_epochs", "repetition_penalty", "vllm_server_timeout"), Positive),

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,6 +50,21 @@ class CommandParser(argparse.ArgumentParser):
             known = [one.strip(" '") for one in found["known"].split(",")]
             message = f"{message}; {near(found['word'], known)}".rstrip("; ")
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Does the same as argparse's, but refuses an empty value, which would stand for an omitted one."""
+        words = sys.argv[1:] if args is None else list(args)
+        for before, word in zip(["the first argument", *words], words, strict=False):
+            if not word.strip() or (word.startswith("--") and word.endswith("=")):
+                self.error(f"{word.rstrip('=').strip() or before} has an empty value; give one, or leave it out")
+        return super().parse_args(words, namespace)
+
+    def read_with(self, given: argparse.Namespace, other: str, *names: str) -> None:
+        """Ends the process where an argument is given that is read with another one alone, which is not given."""
+        for name in names:
+            value = getattr(given, name)
+            if value not in (None, False, self.get_default(name)) and not getattr(given, other):
+                self.error(f"--{name} {value} is read with --{other} alone; add that, or leave --{name} out")
 
     def at_least(self, given: argparse.Namespace, least: Mapping[str, float]) -> None:
         """Ends the process where a given argument is below its minimum."""

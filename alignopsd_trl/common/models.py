@@ -85,8 +85,9 @@ def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> Pef
 
 
 @contextmanager
-def available(name: str) -> Generator[None]:
+def available(name: str, adapter: str | None = None) -> Generator[None]:
     """Replaces an error of transformers about a model that is neither on this machine nor on the Hub by one sentence.
+    With ``adapter``, the name is that of its base.
 
     Raises:
         ValueError: in place of an `OSError`, unless the name is a folder's.
@@ -97,9 +98,8 @@ def available(name: str) -> Generator[None]:
         if Path(resolve_model(name)).is_dir():
             raise
         reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
-        raise ValueError(
-            f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
-        ) from error
+        said = f"--model {name}" if adapter is None else f"model={adapter!r} is an adapter, and its base {name!r}"
+        raise ValueError(f"{said} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}") from error
 
 
 @contextmanager

@@ -175,7 +175,7 @@ class Job:
                 factory=self.suite.factory,
                 elsewhere=recipe.plan_for is not None or recipe.gpu_gib is not None,
                 quantization=self.quantization,
-                adapter=self.peft_config is not None,
+                adapter=self.peft_config,
                 init=self.loading,
             )
         )
