@@ -10,7 +10,7 @@ import pytest
 
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.launch import evaluate
-from alignopsd_trl.own_task.commands import check, demonstrate
+from alignopsd_trl.own_task.commands import check, demonstrate, new
 
 SHORT = ["--environment", "webshop_tiny", "--limit", "2", "--device", "cpu"]
 ASKS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -46,11 +46,14 @@ def test_an_option_out_of_range_is_refused_as_in_training(flags: list[str], mess
     [
         (evaluate.main, ["--skill_bank", "webshop"], "--skill_bank webshop is read with --skills alone"),
         (evaluate.main, ["--encoder", "tiny"], "--encoder tiny is read with --skills alone"),
-        (evaluate.main, ["--panel", ""], "--panel has an empty value"),
-        (evaluate.main, ["--environment_options="], "--environment_options has an empty value"),
+        (evaluate.main, ["--panel", ""], "--panel is empty"),
+        (evaluate.main, ["--environment_options="], "--environment_options is empty"),
         (demonstrate, ["webshop_tiny", "--temperature", "0.5"], "--temperature 0.5 is read with --endpoint alone"),
         (demonstrate, ["webshop_tiny", "--endpoint_model", "x"], "--endpoint_model x is read with --endpoint alone"),
-        (check, ["webshop_tiny", "--model", " "], "--model has an empty value"),
+        (demonstrate, ["webshop_tiny", "--endpoint", "http://h", "--player", "a:b"], "not allowed with argument"),
+        (demonstrate, ["webshop_tiny", "--seed", str(2**70)], "must be 0 or more, and below 2**32"),
+        (new, ["my_world", "--seen", "a:b"], "--seen a:b is read with --gymnasium alone"),
+        (check, ["webshop_tiny", "--model", " "], "--model is empty"),
         (check, ["webshop_tiny", "--max_completion_length", "-4"], "--max_completion_length -4 must be 1 or more"),
     ],
 )
