@@ -52,7 +52,7 @@ READ: tuple[tuple[str, str], ...] = (
     ("max_tool_calling_iterations", "_tools"),
     ("train_sampling_strategy length_column_name data_seed", "_order"),
     # the update
-    ("warmup_steps", "lr_scheduler_type!=constant"),
+    ("warmup_steps lr_scheduler_kwargs", "lr_scheduler_type!=constant"),
     ("adam_beta1 adam_beta2 adam_epsilon", "optim!=sgd|adagrad|rmsprop|adafactor"),
     ("optim_args", "optim!=adamw_torch|adamw_torch_fused|adafactor"),
     ("optim_target_modules", f"optim={'|'.join(one.value for one in OptimizerNames if one.value.startswith(LAYERED))}"),
