@@ -38,7 +38,7 @@ STEPS = Annotated[float, Field(ge=0, le=2**31)]
 JSON_FILE = dict[str, Any] | FilePath | None
 _RULES: tuple[tuple[Any, str], ...] = (
     (Size, "learning_rate weight_decay max_grad_norm beta epsilon warmup_steps entropy_coef eval_delay"),
-    (Size, "label_smoothing_factor"),
+    (Size, "label_smoothing_factor vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg"),
     (Size | None, "epsilon_high delta neftune_noise_alpha"),
     (Size | None, "vllm_importance_sampling_clip_min vllm_importance_sampling_clip_max"),
     (STEPS, "logging_steps save_steps"),
@@ -57,7 +57,8 @@ _RULES: tuple[tuple[Any, str], ...] = (
     (Share, "top_p ref_model_mixup_alpha"),
     (Share | None, "min_p"),
     (Annotated[float, Field(gt=0, le=1)], "vllm_gpu_memory_utilization"),
-    (Count, "top_k dataloader_num_workers"),
+    (Count, "top_k"),
+    (Annotated[int, Field(ge=0, le=1024)], "dataloader_num_workers"),
     (Literal["token", "sequence"], "importance_sampling_level"),
     (PositiveCount | Literal["auto"] | None, "pad_to_multiple_of"),
     (SEED, "seed"),
@@ -70,6 +71,7 @@ _RULES: tuple[tuple[Any, str], ...] = (
         Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"],
         "vllm_importance_sampling_mode",
     ),
+    (Literal["all", "non_padding", "no"] | bool, "include_num_input_tokens_seen"),
     (Literal["", "underflow_overflow", "tpu_metrics_debug"] | list[DebugOption] | None, "debug"),
     (Literal["group", "none"] | bool, "scale_rewards"),  # TRL's other form
     (str | bool | None, "resume_from_checkpoint fsdp"),

@@ -124,7 +124,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             tools,
             has_tokenizer=processing_class is not None,
             quantization=quantization_config,
-            adapter=peft_config is not None,
+            adapter=peft_config,
         )
         self.check_run(run)
         self.method, self.environment_factory, self.privileged = run.method, run.factory, run.privileged

@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,9 +21,9 @@ from torch.utils.data import DataLoader
 from transformers import GenerationConfig, Trainer, get_scheduler
 
 from alignopsd_trl.checks import tasks
-from alignopsd_trl.checks.loading import check_architecture, check_policy, check_quantised
+from alignopsd_trl.checks.loading import check_architecture, check_policy, check_quantised, empty_model, put_adapter
 from alignopsd_trl.checks.tasks import check_sessions, refuse_given, refuse_stream
-from alignopsd_trl.common.models import base_of
+from alignopsd_trl.common.models import base_of, resolve_model
 from alignopsd_trl.common.options import as_mapping, near
 from alignopsd_trl.config import BEST, AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
@@ -56,7 +57,7 @@ class Intended:
             environment comes with the package.
         privileged: as the trainer takes it; by default that of ``args``.
         elsewhere (`bool`): whether the run is planned for another machine.
-        quantization, adapter: transformers' config of quantised weights, and whether an adapter is trained.
+        quantization, adapter: transformers' config of quantised weights, and PEFT's of a new adapter; `None` for none.
         init: options of loading over those of ``args.model_init_kwargs``.
     """
 
@@ -74,7 +75,7 @@ class Intended:
     privileged: Any = None
     elsewhere: bool = False
     quantization: Any = None
-    adapter: bool = True
+    adapter: Any = True
     init: Mapping[str, Any] | None = None
 
     @property
@@ -117,6 +118,9 @@ def _settings(run: Intended) -> None:
 def _model(run: Intended) -> None:
     if run.tokenizer is not None:
         check_template(run.tokenizer, PlayOptions.of(run.args))
+    folder = Path(resolve_model(base_of(run.model) or run.model)).expanduser() if isinstance(run.model, str) else None
+    if folder and hasattr(run.adapter, "peft_type") and (folder / "config.json").is_file():
+        put_adapter(empty_model(folder, run.args.trust_remote_code), run.adapter)
 
 
 def _skills(run: Intended) -> None:

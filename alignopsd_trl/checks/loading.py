@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
+from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
 from io import StringIO
@@ -111,8 +113,31 @@ def _check_init(folder: Path, init: Mapping[str, Any], trust_remote_code: bool) 
     try:
         with redirect_stderr(StringIO()):
             AutoModelForCausalLM.from_pretrained(folder, **options)
-    except (TypeError, ValueError, ImportError, OSError) as error:
-        raise ValueError(f"model_init_kwargs={given}: {str(error).splitlines()[0]}; correct it") from error
+    except Exception as error:  # by what a model's own class does with them
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"model_init_kwargs={given}: {reason}; correct it") from error
+
+
+def put_adapter(empty: PreTrainedModel, config: Any) -> Any:
+    """Puts an adapter by PEFT's config on a model without weights. Raises `ValueError` where PEFT refuses it, or would
+    leave out what it names."""
+    import torch
+    from peft import get_peft_model
+
+    names = {name for one in (empty.named_modules(), empty.named_parameters()) for name, _ in one}
+    for field in ("modules_to_save", "target_parameters"):
+        for word in getattr(config, field, None) or ():
+            if not any(name == word or name.endswith(f".{word}") for name in names):
+                raise ValueError(f"lora_{field}: the model has no {word!r}; correct it")
+    try:
+        with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # of the weights that it has not got
+            return get_peft_model(empty, deepcopy(config))
+    except (ValueError, TypeError, re.error) as error:
+        reason = str(error).rstrip(".")
+        raise ValueError(
+            f"lora_target_modules={config.target_modules!r}: {reason}; name layers of this model, such as "
+            "--lora_target_modules q_proj v_proj"
+        ) from error
 
 
 def model_of(config: Any, trust_remote_code: bool = False) -> PreTrainedModel:
@@ -177,7 +202,7 @@ def load_policy(
     folder, no shipped policy and not on the Hub; if the model lacks weights, or its tokenizer can't be used."""
     check_policy(name, saves=False)
     path, base = resolve_model(name), base_of(name)
-    with available(base or name):
+    with available(base or name, name if base else None):
         model: Any = AutoModelForCausalLM.from_pretrained(base or path, dtype=dtype)
     if base is not None:
         adapted: Any = with_adapter(model, name)

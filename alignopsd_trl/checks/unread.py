@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.training_args import OptimizerNames
 
 from alignopsd_trl.checks.intended import Intended
 from alignopsd_trl.common.models import resolve_model
@@ -19,6 +20,9 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Method
 from alignopsd_trl.methods.align_opsd.method import AlignOPSD
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
+
+LAYERED = ("galore", "apollo")
+"""What the names of optimisers begin with that treat some layers in another way."""
 
 READ: tuple[tuple[str, str], ...] = (
     # the method
@@ -48,8 +52,10 @@ READ: tuple[tuple[str, str], ...] = (
     ("max_tool_calling_iterations", "_tools"),
     ("train_sampling_strategy length_column_name data_seed", "_order"),
     # the update
-    ("warmup_steps", "lr_scheduler_type!=constant"),
+    ("warmup_steps lr_scheduler_kwargs", "lr_scheduler_type!=constant"),
     ("adam_beta1 adam_beta2 adam_epsilon", "optim!=sgd|adagrad|rmsprop|adafactor"),
+    ("optim_args", "optim!=adamw_torch|adamw_torch_fused|adafactor"),
+    ("optim_target_modules", f"optim={'|'.join(one.value for one in OptimizerNames if one.value.startswith(LAYERED))}"),
     ("label_smoothing_factor label_names pad_to_multiple_of", "_rows"),
     ("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", "use_adaptive_entropy"),
     ("sapo_temperature_neg sapo_temperature_pos", "loss_type=sapo"),

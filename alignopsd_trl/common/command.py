@@ -17,8 +17,6 @@ from alignopsd_trl.common.options import near, whole_path
 
 def place(text: str) -> Path:
     """Returns a path of the command line, resolved against the folder where the process started."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("is empty; name a file or a folder")
     return Path(whole_path(text))
 
 
@@ -51,11 +49,26 @@ class CommandParser(argparse.ArgumentParser):
             message = f"{message}; {near(found['word'], known)}".rstrip("; ")
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Does the same as argparse's, but refuses an empty value, which would stand for an omitted one."""
+        words = sys.argv[1:] if args is None else list(args)
+        for before, word in zip(["the first argument", *words], words, strict=False):
+            if not word.strip() or (word.startswith("--") and word.endswith("=")):
+                self.error(f"{word.rstrip('=').strip() or before} is empty; give a value, or leave it out")
+        return super().parse_args(words, namespace)
+
+    def read_with(self, given: argparse.Namespace, other: str, *names: str) -> None:
+        """Ends the process where an argument is given that is read with another one alone, which is not given."""
+        for name in names:
+            value = getattr(given, name)
+            if value not in (None, False, self.get_default(name)) and not getattr(given, other):
+                self.error(f"--{name} {value} is read with --{other} alone; add that, or leave --{name} out")
+
     def at_least(self, given: argparse.Namespace, least: Mapping[str, float]) -> None:
-        """Ends the process where a given argument is below its minimum."""
+        """Ends the process where a given argument is below its minimum, or too large for any count or seed."""
         for name, low in least.items():
-            if (value := getattr(given, name, None)) is not None and value < low:
-                self.error(f"--{name} {value} must be {low} or more")
+            if (value := getattr(given, name, None)) is not None and not low <= value < 2**32:
+                self.error(f"--{name} {value} must be {low} or more" + ("" if value < low else ", and below 2**32"))
 
     @contextmanager
     def told(self) -> Generator[None]:

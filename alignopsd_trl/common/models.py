@@ -85,16 +85,18 @@ def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> Pef
 
 
 @contextmanager
-def available(name: str) -> Generator[None]:
+def available(name: str, adapter: str | None = None) -> Generator[None]:
     """Replaces an error of transformers about a model that is neither on this machine nor on the Hub by one sentence.
-    Raises `ValueError` in place of an `OSError`, unless the name is a folder's."""
+    With ``adapter``, the name is that of its base. Raises `ValueError` in place of an `OSError`, unless the name is a
+    folder's."""
     try:
         yield
     except OSError as error:
         if Path(resolve_model(name)).is_dir():
             raise
-        told = f"--model {name} is no folder and no shipped policy ({', '.join(SHIPPED_MODELS)})"
-        raise ValueError(f"{told}, and as a Hub id: {str(error).strip().splitlines()[0]}") from error
+        reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
+        said = f"--model {name}" if adapter is None else f"model={adapter!r} is an adapter, and its base {name!r}"
+        raise ValueError(f"{said} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}") from error
 
 
 @contextmanager

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
+import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, fields
 from enum import Enum
@@ -127,20 +130,28 @@ def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
         ValueError: if the value can't be converted or is not allowed.
     """
     parts = [*_parts(hint)]
-    kinds, place = {get_origin(part) or part for part, _ in parts}, f"{name}={value!r:.200}{owner}"
+    kinds, place = {get_origin(part) or part for part, _ in parts}, f"{name}={one_line(value)}{owner}"
     if isinstance(value, str) and dict in kinds and (str in kinds or value.lstrip().startswith("{")):
         value = _from_json(value, place)
-    elif isinstance(value, os.PathLike) and str in kinds:
+    elif isinstance(value, os.PathLike) and str in kinds and dict not in kinds:
         value = os.fspath(value)
     elif getattr(value, "shape", None) == ():
         value = value.item()
+    named = any(map(_is_enum, kinds)) and not isinstance(value, str | Enum | None)
+    # pydantic takes b"1" as 1, 1.0 as true, and a set, which has no order, as a list
+    alien = isinstance(value, bytes | bytearray | set) or (isinstance(value, float) and not kinds & {float, int, Any})
+    keyed = isinstance(value, Mapping) and dict in kinds and not all(isinstance(key, str) for key in value)
+    if named or alien or keyed:
+        raise ValueError(place + _problem("enum" if named else "", parts))
+    if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+        raise ValueError(f"{place} has a letter that no file can hold; write it without")
     try:
-        if isinstance(value, bytes) or (isinstance(value, float) and not kinds & {float, int, Any}):
-            raise ValueError(place + _problem("", parts))  # pydantic takes b"1" as 1, and 1.0 as true
         # true is no number, 1 not true
         found = _adapter(hint).validate_python(value, strict=isinstance(value, int) or None)
     except ValidationError as error:
         raise ValueError(place + _problem(error.errors()[0]["type"], parts)) from None
+    except OSError as error:
+        raise ValueError(f"{place}: {error.strerror}; name a file") from error
     if isinstance(found, int) and abs(found) >= 2**63:
         raise ValueError(f"{place} is larger than any machine's whole number")
     if isinstance(value, int) and isinstance(found, float):
@@ -148,13 +159,36 @@ def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
     return str(found) if isinstance(found, Path) else found
 
 
+_SHORT = reprlib.Repr()  # whose work is bounded, also for nested lists
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
+
+
+def one_line(value: Any) -> str:
+    """Returns a user's value for a message, as a line of 200 letters at most, also where its ``repr`` raises."""
+    return _SHORT.repr(value).replace("\n", " ")[:200]
+
+
 def _from_json(text: str, place: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except ValueError as error:
+        found = json.loads(text, object_pairs_hook=_once_each, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{place} is no JSON ({error}); write a mapping, such as '{{\"name\": 1}}'") from error
     if not isinstance(found, dict):
         raise ValueError(f"{place} must be a JSON mapping, such as '{{\"name\": 1}}'")
+    return found
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(found := float(text)):
+        raise ValueError(f"{text} is no finite number")
     return found
 
 

@@ -17,7 +17,17 @@ import torch
 from pydantic import Field
 from trl import ModelConfig, TrlParser
 
-from alignopsd_trl.common.options import Positive, PositiveCount, as_mapping, hints_of, near, option, settle, settled
+from alignopsd_trl.common.options import (
+    Positive,
+    PositiveCount,
+    as_mapping,
+    as_type,
+    hints_of,
+    near,
+    option,
+    settle,
+    settled,
+)
 from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, steps_per_round
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
@@ -212,19 +222,23 @@ class Parser(TrlParser):
         if (path := self.look(argv).config) is None:
             return
         content = read_yaml(path)
-        for variable, value in (content.pop("env", None) or {}).items():
-            os.environ[variable] = str(value)
+        variables = as_type(
+            content.pop("env", None) or {}, dict[str, str | int | float | bool], f"--config {path}: env"
+        )
+        os.environ |= {variable: str(value) for variable, value in variables.items()}
         if unknown := [name for name in content if name not in HINTS]:
             known = near(str(unknown[0]), [*HINTS])
             raise ValueError(f"--config {path}: {unknown[0]} is unknown; {known}correct or remove it")
-        self._file = settled(content, HINTS, f"--config {path}: ")
+        named = dict.fromkeys(("output_dir", "model_name_or_path"), str)  # null would be another one than the preset's
+        self._file = settled(content, HINTS | named, f"--config {path}: ")
         self.set_defaults_with_config(**self._file)
 
     def below_file(self, defaults: Mapping[str, Any], source: str = "recipe") -> None:
         """Sets defaults for the arguments that the file does not set."""
         given = {name: value for name, value in defaults.items() if name not in self._file}
-        if unknown := self.set_defaults_with_config(**given):
+        if unknown := sorted(map(str, set(given) - set(HINTS))):
             raise ValueError(f"{source} sets unknown fields: {unknown}")
+        self.set_defaults_with_config(**given)
 
     def given(self, argv: Sequence[str]) -> set[str]:
         """Returns the names of the settings that flags and the file give."""

@@ -163,7 +163,7 @@ RESUMES = " with --resume_from_checkpoint True"
 _ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "PushFailed", "SelfCheckError")
 _TO_MEND = ("RunFolderError", "NotOurs", "ReplayError", "StudyError", "SiblingsDiffer", "SkillBankError", "Damaged")
 _IN_SETUP = (ValueError, TypeError, OSError, ImportError, RuntimeError)
-_LINES = 3
+_LINES, _WIDE = 3, 1000
 _MEMORY = (
     "not enough memory{}; lower --per_device_train_batch_size, --max_completion_length or --tokens_per_forward "
     "(--batch_size of evaluate), or take a smaller --model"
@@ -304,7 +304,7 @@ def _message(error: BaseException, status: int, resumes: str | None) -> str:
         lost = "another process of this run ended, or its launcher" if several else f"stopped by {error}"
         return "; ".join(filter(None, [lost, goes_on]))
     most = None if type(error).__name__ == "SkillBankError" else _LINES  # shows all, to fix a bank's file in one pass
-    text = "\n".join(str(error).strip().splitlines()[:most]) or type(error).__name__
+    text = "\n".join(line[:_WIDE] for line in str(error).strip().splitlines()[:most]) or type(error).__name__
     if place := raised_by_a_task(error):
         text = f"code of the task raised {type(error).__name__}: {text} ({place}); {TRACEBACK} shows the calls"
     if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":

@@ -58,6 +58,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=place, help="folder for results.json and trajectories")
     given = parser.parse_args(argv)
     parser.at_least(given, {"limit": 1})
+    parser.read_with(given, "skills", "skill_bank", "encoder", "skill_tokens")
     with setup():
         if given.output:
             check_folder(str(given.output), "output")

@@ -17,7 +17,7 @@ from alignopsd_trl.checks.intended import Intended, check, check_hub
 from alignopsd_trl.checks.loading import beyond_positions, positions_of
 from alignopsd_trl.checks.tasks import TRIED, refuse_stream, trained_on
 from alignopsd_trl.checks.unread import unread
-from alignopsd_trl.common.files import plain, whole_json
+from alignopsd_trl.common.files import check_folder, plain, whole_json
 from alignopsd_trl.common.models import ADAPTER, base_of, resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
@@ -157,7 +157,7 @@ class Job:
                 factory=self.suite.factory,
                 elsewhere=recipe.plan_for is not None or recipe.gpu_gib is not None,
                 quantization=self.quantization,
-                adapter=self.peft_config is not None,
+                adapter=self.peft_config,
                 init=self.loading,
             )
         )
@@ -205,6 +205,8 @@ class Job:
             if strange := foreign_bank(bank, self.suite):
                 found["WRONG"] = strange
             found["encoder"] = check_encoder(self.recipe.encoder)
+        if self.recipe.plan_for is None and self.recipe.gpu_gib is None:
+            check_folder(args.output_dir)
         left, now = look(Path(args.output_dir)), plain(self.configuration())
         if left.run:  # a plan may be for another machine
             now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +12,7 @@ import torch
 from transformers import AutoConfig
 from trl import ModelConfig, get_peft_config
 
-from alignopsd_trl.checks.loading import check_quantised, model_of
+from alignopsd_trl.checks.loading import check_quantised, model_of, put_adapter
 from alignopsd_trl.common.models import base_of, resolve_model, unreadable
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
@@ -164,19 +163,11 @@ def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Laun
 
 def _adapter(empty: Any, model: ModelConfig) -> int:
     chosen: Any = get_peft_config(model)  # says it where PEFT is not installed
-    from peft import PeftConfig, get_peft_model
+    from peft import PeftConfig
 
     if base_of(str(model.model_name_or_path)) is not None:
         chosen = PeftConfig.from_pretrained(resolve_model(str(model.model_name_or_path)))
-
-    try:
-        with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # of the weights that it has not got
-            adapted = get_peft_model(empty, chosen)
-    except ValueError as error:
-        raise ValueError(
-            f"--use_peft with lora_target_modules={model.lora_target_modules}: {error} Name layers of this model, such "
-            "as --lora_target_modules q_proj v_proj"
-        ) from error
+    adapted = put_adapter(empty, chosen)
     return _numbers(one for one in adapted.parameters() if one.requires_grad)
 
 

@@ -62,6 +62,7 @@ def read_measure(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the arguments; a recipe's settings become ``given.settings``."""
     parser = _parser()
     given = parser.parse_args(argv)
+    parser.read_with(given, "each_skill", "episodes")
     plays = given.recipe or given.each_skill
     parser.at_least(given, LEAST | ({"tasks": 3, "slots": 8} if given.each_skill else {"tasks": 2} if plays else {}))
     if given.enough is not None and not 0 < given.enough <= 1:
@@ -80,7 +81,7 @@ def read_measure(argv: Sequence[str]) -> argparse.Namespace:
         tasks = 256 if given.each_skill else 32 if plays else 8
         _complete(given, (PLAYS if plays else OF_CREDIT) | {"tasks": tasks, "split": "train", "settings": {}})
         _complete(given, {"output": place("outputs/skills")})
-        given.set = dict(map(_setting, given.set))
+        given.set = _settings(given.set, given.methods)
         given.environment_options = environment_options(given.environment_options)
         check_model_name(given.model)
         check_folder(str(given.output), "output")
@@ -145,6 +146,25 @@ def _parser() -> CommandParser:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+SAID_BY = {"method": "methods", "output_dir": "output", "use_cpu": "device"}
+"""Fields that follow from arguments of the command."""
+
+
+def _settings(words: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
+    found = dict(map(_setting, words))
+    if len(found) < len(words):
+        raise ValueError(f"--set {' --set '.join(words)} sets a field twice; leave one out")
+    for name in found:
+        owner, option, _ = name.partition(".")
+        if option and owner not in methods:
+            raise ValueError(
+                f"--set {name}: {owner!r} is not among the methods {', '.join(methods)}; add it, or leave it out"
+            )
+        if name in SAID_BY:
+            raise ValueError(f"--set {name} is not read; use --{SAID_BY[name]}")
+    return found
 
 
 def _setting(one: str) -> tuple[str, Any]:

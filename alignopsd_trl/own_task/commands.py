@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 TASK = "a module with suite(), its file or folder, MODULE:CLASS of a TRL class, or the address of an OpenEnv server"
 SKILLED = f"share of episodes played under the skill; {SKILLED_SHARE:g}, at which the policy follows it in a prompt"
-LEAST = {"episodes": 1, "max_prompt_length": 1, "time_limit": 1e-3, "skilled_share": 0, "temperature": 0}
+LEAST = {"episodes": 1, "max_prompt_length": 1, "max_completion_length": 1, "time_limit": 1e-3}
+LEAST |= {"seed": 0, "skilled_share": 0, "temperature": 0}
 FOLDER, FILE = "policy", "demonstrations.jsonl"
 """Default outputs: the policy's folder (`warm_start`) and the file of demonstrations (`demonstrate`)."""
 
@@ -52,6 +53,7 @@ def new(argv: Sequence[str]) -> None:
         "--model", choices=("smollm2", "tiny"), help="the first policy; smollm2 where the extra offline is installed"
     )
     given = parser.parse_args(argv)
+    parser.read_with(given, "gymnasium", "seen", "played")
     from alignopsd_trl.own_task.scaffold import WORLDS, write_task
     from alignopsd_trl.own_task.worlds import textarena_table
 
@@ -102,8 +104,9 @@ def check(argv: Sequence[str]) -> int:
 def demonstrate(argv: Sequence[str]) -> None:
     """Lets a player play, and writes its turns as demonstrations."""
     parser = _parser("demonstrate", "Lets a scripted player or a model behind an endpoint play, for warm_start.")
-    parser.add_argument("--player", metavar="MODULE:FUNCTION", help="the scripted player; TASK_player:play by default")
-    parser.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, up to /v1; plays instead")
+    plays = parser.add_mutually_exclusive_group()
+    plays.add_argument("--player", metavar="MODULE:FUNCTION", help="the scripted player; TASK_player:play by default")
+    plays.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, up to /v1; plays instead")
     parser.add_argument("--endpoint_model", default="default", help="the model's name there")
     parser.add_argument("--temperature", type=number, default=1.0, help="of the endpoint")
     parser.add_argument("--episodes", type=int, help=f"{SCRIPTED} of a scripted player, {ASKED} of an endpoint")
@@ -115,6 +118,7 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--output", type=place, default=FILE)
     given = parser.parse_args(argv)
     parser.at_least(given, LEAST)
+    parser.read_with(given, "endpoint", "endpoint_model", "temperature")
     with reported("alignopsd demonstrate", quietly=True, resumes=None), setup():
         if given.output.is_dir():
             raise ValueError(f"--output {path_as_given(given.output)} is a folder; name a file")

@@ -67,7 +67,7 @@ def with_own_adapter(
     options: dict[str, Any] = {"trust_remote_code": args.trust_remote_code} | as_mapping(args.model_init_kwargs)
     options |= {"device_map": None} if args.world_size > 1 else {}
     options |= {} if quantization is None else {"quantization_config": quantization}
-    with available(base):
+    with available(base, model):
         adapted = with_adapter(create_model_from_path(base, **options), model, trains=True)
     sides = {"truncation_side": "left", "padding_side": "left"}
     return adapted, tokenizer or AutoTokenizer.from_pretrained(model, **sides)

@@ -56,6 +56,7 @@ def test_a_shipped_preset_sets_nothing_that_its_run_does_not_read(name: str, kin
         ("--rows_per_step 64", ["rows_per_step=64, since max_turns=None"]),
         ("--num_train_epochs 2", ["num_train_epochs=2.0, since max_steps="]),
         ("--warmup_steps 10", ["warmup_steps=10.0, since lr_scheduler_type='constant'"]),
+        ('--lr_scheduler_kwargs {"a":1}', ["lr_scheduler_kwargs={'a': 1}, since lr_scheduler_type='constant'"]),
         ("--warmup_steps 10 --lr_scheduler_type cosine", []),
         ("--vllm_gpu_memory_utilization 0.5", ["vllm_gpu_memory_utilization=0.5, since use_vllm=False"]),
         ("--distribution_beta 0.1 --band 2", ["distribution_beta=0.1, since auxiliary_loss='none'", "band=2.0, since"]),
@@ -67,6 +68,9 @@ def test_a_shipped_preset_sets_nothing_that_its_run_does_not_read(name: str, kin
             "--eval_steps 3 --num_generations_eval 4",
             ["eval_steps=3.0, since eval_strategy='no'", "num_generations_eval=4, since"],
         ),
+        ("--optim_args a=b", ["optim_args='a=b', since optim='adamw_torch_fused'"]),
+        ("--optim sgd --optim_args momentum=0.9", []),
+        ("--optim_target_modules q_proj", ["optim_target_modules='q_proj', since optim="]),
         ("--learning_rate 1e-4 --min_span 3 --rounds 2", []),
     ],
 )
@@ -133,12 +137,25 @@ def test_a_trainer_in_python_says_it_too(given: dict[str, Any], told: list[str],
     assert all(one in note for one in told) and bool(note) == bool(told)
 
 
+def test_an_adapter_that_the_model_has_no_place_for_leaves_no_folder(tmp_path: Path) -> None:
+    flags = ["--use_peft", "--lora_target_modules", "banana", "--output_dir", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match="lora_target_modules="):
+        recipe.main("webshop_tiny", ["--use_cpu", "True", *flags])
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--reward_weights", "2", "3", "4"], "reward_weights has 3 entries for 0 reward_funcs"),
         (["--model_init_kwargs", '{"banana": 1}'], r"model_init_kwargs={'banana': 1}: .*argument 'banana'"),
         (["--attn_implementation", "banana"], "model_init_kwargs={'attn_implementation': 'banana'}: "),
+        (["--output_dir", f"{__file__}/x"], "output_dir=.* is a file; choose another folder"),
+        (["--model_init_kwargs", '{"vocab_size": 7}'], "model_init_kwargs={'vocab_size': 7}: Padding_idx must be"),
+        (["--use_peft", "--lora_target_modules", "banana"], "lora_target_modules='banana': Target modules"),
+        (["--use_peft", "--lora_target_modules", "["], r"lora_target_modules='\[': unterminated"),
+        (["--use_peft", "--lora_modules_to_save", "banana"], "lora_modules_to_save: the model has no 'banana'"),
+        (["--use_peft", "--lora_target_parameters", "banana"], "lora_target_parameters: the model has no 'banana'"),
         (["--metric_for_best_model", "banana"], "metric_for_best_model='banana' is no number of an evaluation"),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.launch import evaluate
+from alignopsd_trl.own_task.commands import check, demonstrate, new
 
 SHORT = ["--environment", "webshop_tiny", "--limit", "2", "--device", "cpu"]
 ASKS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -37,6 +39,30 @@ def _refused(flags: list[str]) -> str:
 )
 def test_an_option_out_of_range_is_refused_as_in_training(flags: list[str], message: str) -> None:
     assert message in _refused(["--model", "tiny", *flags])
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        (evaluate.main, ["--skill_bank", "webshop"], "--skill_bank webshop is read with --skills alone"),
+        (evaluate.main, ["--encoder", "tiny"], "--encoder tiny is read with --skills alone"),
+        (evaluate.main, ["--panel", ""], "--panel is empty"),
+        (evaluate.main, ["--environment_options="], "--environment_options is empty"),
+        (demonstrate, ["webshop_tiny", "--temperature", "0.5"], "--temperature 0.5 is read with --endpoint alone"),
+        (demonstrate, ["webshop_tiny", "--endpoint_model", "x"], "--endpoint_model x is read with --endpoint alone"),
+        (demonstrate, ["webshop_tiny", "--endpoint", "http://h", "--player", "a:b"], "not allowed with argument"),
+        (demonstrate, ["webshop_tiny", "--seed", str(2**70)], "must be 0 or more, and below 2**32"),
+        (new, ["my_world", "--seen", "a:b"], "--seen a:b is read with --gymnasium alone"),
+        (check, ["webshop_tiny", "--model", " "], "--model is empty"),
+        (check, ["webshop_tiny", "--max_completion_length", "-4"], "--max_completion_length -4 must be 1 or more"),
+    ],
+)
+def test_an_argument_that_would_not_be_read_is_refused(
+    command: Callable, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        command([*(["--model", "tiny", *SHORT] if command is evaluate.main else []), *words])
+    assert end.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("template", [DROPS, REVERSES])
