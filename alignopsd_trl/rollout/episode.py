@@ -143,7 +143,8 @@ def episodes_of(
 
 
 class Known(NamedTuple):
-    """What episodes that opened earlier tell about their siblings: the openings of tasks, and the texts of skills."""
+    """What episodes that opened earlier tell about their siblings: the openings of tasks, and the texts of skills (a
+    function of the user's might tell siblings different ones)."""
 
     openings: dict[str, Opening]
     skills: dict[tuple[Any, ...], Any]
@@ -177,7 +178,7 @@ def begin(episode: Episode, opening: Opening, environments: ValidatedBatch, skil
         check_openings([opening], [episode.trajectory.task], *names, known.openings)
     trajectory, category = episode.trajectory, str(episode.trajectory.row.get("category", ""))
     asked = trajectory.task, opening.task_text, opening.task_key, opening.data_source
-    if asked not in known.skills:  # a function of the user's might tell siblings different ones
+    if asked not in known.skills or not getattr(skills, "is_users", False):
         known.skills[asked] = skill_of(skills, opening, trajectory.row, environments.limited)
     if isinstance(skill := known.skills[asked], Failure):
         episode.fail(skill, environments.name)

@@ -63,8 +63,12 @@ def _squares(trajectories: Sequence[Trajectory]) -> float:
 
 def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns score and success of the episodes that the teacher played; empty without any."""
-    found = means([rollout_sums(trajectories)]) if trajectories else {}
-    return {f"privileged/{one}": found[f"episodes/{one}"] for one in ("score", "success") if f"episodes/{one}" in found}
+    if not trajectories:
+        return {}
+    metrics = {"privileged/score": sum(one.score for one in trajectories) / len(trajectories)}
+    if all(one.won is not None for one in trajectories):
+        metrics["privileged/success"] = sum(bool(one.won) for one in trajectories) / len(trajectories)
+    return metrics
 
 
 def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

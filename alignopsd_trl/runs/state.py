@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from alignopsd_trl.common.files import fingerprint, read_json, write_json
+from alignopsd_trl.common.files import fingerprint, read_json, whole_json, write_json
 
 LOCK_FILE, RUN_FILE, RESULTS_FILE = "run.lock", "run.json", "results.json"
 ENDED, RELEASED = "ended", "released"  # notes of a session
@@ -148,8 +149,10 @@ def _lacking(checkpoint: Path) -> str:
         if not found and any(there.values()):
             return f"{checkpoint / kinds.split()[0]} is gone"
     for name, kinds in _FORMS.items():
-        if (checkpoint / name).exists() and not _is_of(read_json(checkpoint / name) or None, kinds):
-            return f"{checkpoint / name} is not as a run writes it"
+        with suppress(ValueError):
+            if _is_of(whole_json(checkpoint / name) or {}, kinds):
+                continue
+        return f"{checkpoint / name} is not as a run writes it"
     other = read_json(checkpoint / MARK).get("global_step", update_of(checkpoint)) != update_of(checkpoint)
     return f"{checkpoint / MARK} is of another update" if other else ""
 

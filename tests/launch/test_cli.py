@@ -18,7 +18,10 @@ from alignopsd_trl import cli
         (["train"], "needs the name of a recipe first: alfworld_3b"),
         (["check", "chess", "--play"], "alfworld, searchqa, webshop"),
         (["check", "webshop_trips", "--model", "no/such"], "--model no/such is no folder and no shipped policy ("),
-        (["check", "webshop_trips", "--model", "/"], "holds no config.json; give a model's folder"),
+        (
+            ["check", "webshop_trips", "--model", "/"],
+            "holds no config.json (nor adapter_config.json); give a",
+        ),
         (["--files", "ddp9"], "no shipped file 'ddp9'; did you mean 'ddp'? there are"),
         (["trian"], "no command 'trian'; did you mean 'train'?"),
         (["view", "/no/such"], "alignopsd view: "),

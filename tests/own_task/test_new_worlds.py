@@ -213,7 +213,6 @@ def test_an_unknown_gymnasium_says_how_ids_are_registered(tmp_path: Path, capsys
     "address",
     [
         "nope",
-        "",
         "http://",
         "ftp://host",
         "http://a b",
