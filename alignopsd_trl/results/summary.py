@@ -89,7 +89,9 @@ def mean_score(scores: Sequence[float]) -> Estimate:
 
 
 def _estimate(mean: float, episodes: int, interval: Callable[[], tuple[float, float]]) -> Estimate:
-    low, high = interval() if episodes >= FEWEST else (math.nan, math.nan)
+    if episodes < FEWEST:
+        return Estimate(mean, math.nan, math.nan, episodes)
+    low, high = interval()
     return Estimate(mean, 100 * low, 100 * high, episodes)
 
 

@@ -132,7 +132,6 @@ def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path
         (["grpo", "--skill_bank", "webshop"], "skill_bank='.*bank.json', this one has None"),
         (["grpo,align_opsd", "--set", "repetition_penalty=3.0"], "repetition_penalty=1.0, this one has 3.0"),
         (["grpo,align_opsd", "--set", "min_p=0.2"], "min_p=None, this one has 0.2"),
-        (["grpo,align_opsd", "--set", "skill_tokens=30"], "skill_budget=20, this one has 30"),
         (["grpo,align_opsd", "--set", "thinking_tags=[<a>, </a>]"], "thinking_tags=.*'</a>'"),
         (["grpo,align_opsd", "--set", "chat_template_kwargs={a: 1}"], "chat_template_kwargs=.*'a': 1"),
         (["grpo,align_opsd", "--seed", "2", "--enough", "0.9"], "seed=1, .* 2; enough=None, .* 0.9"),
