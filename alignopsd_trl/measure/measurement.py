@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,47 +50,37 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Episodes with every variant's credit and A_MC of their turns.
-
-    Args:
-        everyone, played: all episodes, and those without environment errors.
-        tree: with the Monte Carlo rollouts.
-        table: see `table`.
-    """
-
-    everyone: Sequence[Trajectory]
-    played: Sequence[Trajectory]
-    tree: Tree
-    table: pd.DataFrame
-
-
-def measured(session: Session, rows: Sequence[Mapping[str, Any]], cache: Cache) -> Measurement:
-    """Plays sibling groups of the rows and Monte Carlo rollouts from their states, and assigns every variant's
-    credit."""
+def groups(
+    session: Session, rows: Sequence[Mapping[str, Any]], cache: Cache, name: str, privileged: int = 0
+) -> list[Trajectory]:
+    """Plays a sibling group of each row, ``privileged`` siblings of it with the skill in the prompt, and keeps the
+    episodes by their name. Raises as `playable`, before anything is kept."""
     asked = session.arguments
-    torch.manual_seed(asked.seed)
 
     def play() -> list[Trajectory]:
-        found = play_groups(session.replays, rows, session.config.num_generations, asked.quiet)
+        torch.manual_seed(asked.seed)
+        player = replace(session.player, privileged_siblings=privileged)
+        found = play_groups(replace(session.replays, player=player), rows, session.config.num_generations, asked.quiet)
         with setup():
             playable(found, asked.value)
         return found
 
-    everyone = cache.take("played", play)
-    played = playable(everyone, asked.value)
+    return cache.take(name, play)
+
+
+def rolled_out(session: Session, played: Sequence[Trajectory], cache: Cache) -> Tree:
+    """Plays Monte Carlo rollouts from the states of playable episodes."""
+    asked = session.arguments
     choices = {name: getattr(asked, name) for name in ("value", "everywhere", "enough", "quiet")}
     try:
-        tree = take_rollouts(session.replays, played, asked.rollouts, **choices, kept=cache.take)
+        return take_rollouts(session.replays, played, asked.rollouts, **choices, kept=cache.take)
     except ReplayError as error:
         raise ReplayError(f"{error}; what was played is kept in {cache.folder}, remove that after a change") from error
-    return Measurement(everyone, played, tree, assign_credit(session, tree))
 
 
 def assign_credit(session: Session, tree: Tree) -> pd.DataFrame:
-    """Assigns every variant's credit in batches of ``tasks_per_batch`` sibling groups, the number of a training
-    round. Returns the table of the turns."""
+    """Returns the table of the turns with every variant's credit, which is assigned in batches of ``tasks_per_batch``
+    sibling groups, the number of a training round."""
     asked, tables = session.arguments, []
     order = list(dict.fromkeys(one.task for one in tree.trajectories))
     with Bar(len(order), "credit", disable=asked.quiet) as progress:
@@ -145,10 +135,13 @@ def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
             identity = session.identity()
             cache = Cache(arguments.output / "parts", identity)
             rows = session.draw_tasks(arguments.tasks)
-        one = measured(session, rows, cache)
-    known = measured_rows([one.table])
+        everyone = groups(session, rows, cache, "played")
+        tree = rolled_out(session, playable(everyone, arguments.value), cache)
+        table = assign_credit(session, tree)
+    known = measured_rows([table])
     turns, credit = turns_of(known), credit_of(known)
-    facts = {"command": shown, **_facts(one, known), **turns.quality, "cpu_seconds": cpu_seconds() - began}
+    facts = {"command": shown, **_facts(everyone, tree, table, known), **turns.quality}
+    facts["cpu_seconds"] = cpu_seconds() - began
     reference = "align_opsd" if "align_opsd" in credit else next(iter(credit))
     figures = agreement(turns, credit, reference, arguments.seed) if len(known) else {}
     result = plain(
@@ -159,29 +152,29 @@ def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
     )
     folder, text = arguments.output, page(facts, figures)
     write_json(folder / "fidelity.json", result)
-    write_records(folder / "turns.parquet", one.table.to_dict("records"))
+    write_records(folder / "turns.parquet", table.to_dict("records"))
     write_text(folder / "report.md", text)
     print(text)
     print(f"figures, turns and page are in {path_as_given(folder)}")
     return result
 
 
-def _facts(one: Measurement, known: pd.DataFrame) -> dict[str, Any]:
-    played = one.played
+def _facts(everyone: Sequence[Trajectory], tree: Tree, table: pd.DataFrame, known: pd.DataFrame) -> dict[str, Any]:
+    played = tree.trajectories
     won = [episode.won for episode in played if episode.won is not None]
     return {
         "rollouts": len(played),
-        "failed_rollouts": len(one.everyone) - len(played),
-        "first_failure": next((episode.message for episode in one.everyone if episode.failed), None),
+        "failed_rollouts": len(everyone) - len(played),
+        "first_failure": next((episode.message for episode in everyone if episode.failed), None),
         "tasks": len({episode.task for episode in played}),
         "success": float(np.mean(won)) if len(won) == len(played) else None,
         "reward": float(np.mean([episode.reward for episode in played])),
-        "turns": len(one.table),
+        "turns": len(table),
         "measured_turns": len(known),
         "measured_tasks": known.task.nunique(),
-        "states": len(one.tree.states),
-        "walks": one.tree.taken,
-        "walked_turns": sum(one.tree.rollout_turns),
+        "states": len(tree.states),
+        "walks": tree.taken,
+        "walked_turns": sum(tree.rollout_turns),
         "median_walks": float(known.walks.median()) if len(known) else 0.0,
     }
 

@@ -99,7 +99,7 @@ class Bench:
                 if one.failed:
                     self.failed.append(one.message)
                     continue
-                self.category[one.task] = one.category or str(one.row.get("category", ""))
+                self.category[one.task] = one.category
                 found[one.skill_ids[0]][one.task].append(outcome(one, self.value))
         return found
 

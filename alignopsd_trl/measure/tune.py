@@ -12,10 +12,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
-import torch
 import yaml
 
 from alignopsd_trl.common.files import plain, write_json, write_text
@@ -23,10 +21,9 @@ from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import Cache
-from alignopsd_trl.measure.measurement import cpu_seconds, markdown, playable
+from alignopsd_trl.measure.measurement import cpu_seconds, groups, markdown, playable
 from alignopsd_trl.measure.metrics import EVERYTHING, Success, successes
 from alignopsd_trl.measure.setup import Session, prepare
-from alignopsd_trl.rollout.monte_carlo.rollouts import play_groups
 from alignopsd_trl.rollout.monte_carlo.tree import outcome
 from alignopsd_trl.turns import Trajectory
 
@@ -49,7 +46,7 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     with closing(session.player.environments):
         parts = [_play(session, rows[first : first + BATCH], first, cache) for first in range(0, len(rows), BATCH)]
     played, skilled = ([one for part in side for one in part] for side in zip(*parts, strict=True))
-    category = {one.task: one.category or str(one.row.get("category", "")) for one in played}
+    category = {one.task: one.category for one in played}
     success = successes(_by_task(played, given.value), _by_task(skilled, given.value), category, given.value)
     lift = success[EVERYTHING].lift if success else Interval(float("nan"))
     settings, reason = advise(lift, session.config.num_generations)
@@ -64,42 +61,26 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
         "success": success,
         "advice": {"settings": settings, "reason": reason},
     }
-    return _leave(given, found)
-
-
-def _leave(given: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
-    """Writes the files and prints the page."""
-    folder, result, advice = given.output, plain(found), found["advice"]
-    text = page(found, given.value)
-    settings = {name: value for name, value in given.set.items() if "." not in name}
+    text, tuned = page(found, given.value), given.output / "tuned.yaml"
+    asked = {name: value for name, value in given.set.items() if "." not in name}
     if given.model != given.settings["model_name_or_path"]:
-        settings["model_name_or_path"] = given.model
-    write_json(folder / "tune.json", result)
-    write_text(folder / "report.md", text)
-    write_text(folder / "tuned.yaml", yaml_text(given.recipe, settings | advice["settings"], advice["reason"]))
+        asked["model_name_or_path"] = given.model
+    write_json(given.output / "tune.json", found)
+    write_text(given.output / "report.md", text)
+    write_text(tuned, yaml_text(given.recipe, asked | settings, reason))
     print(text)
-    recipe, tuned = shlex.quote(given.recipe), shlex.quote(path_as_given(folder / "tuned.yaml"))
-    print(f"train with it: alignopsd train {recipe} --config {tuned}")
-    return result
+    shown_path = shlex.quote(path_as_given(tuned))
+    print(f"train with it: alignopsd train {shlex.quote(given.recipe)} --config {shown_path}")
+    return plain(found)
 
 
 def _play(
     session: Session, rows: Sequence[dict[str, Any]], first: int, cache: Cache
 ) -> tuple[list[Trajectory], list[Trajectory]]:
     """Plays sibling groups of a batch without and with the skill. Returns the episodes that can be measured."""
-    asked, siblings = session.arguments, session.config.num_generations
-
-    def groups(skilled: int) -> list[Trajectory]:
-        torch.manual_seed(asked.seed)
-        player = replace(session.player, privileged_siblings=skilled)
-        found = play_groups(replace(session.replays, player=player), rows, siblings, asked.quiet)
-        with setup():
-            playable(found, asked.value)
-        return found
-
-    name = f"{first:04d}_{len(rows)}"
-    plain = cache.take(f"{name}_plain", lambda: groups(0))
-    skilled = cache.take(f"{name}_skilled", lambda: groups(siblings))
+    asked, name = session.arguments, f"{first:04d}_{len(rows)}"
+    plain = groups(session, rows, cache, f"{name}_plain")
+    skilled = groups(session, rows, cache, f"{name}_skilled", session.config.num_generations)
     if not asked.quiet:
         print(f"measure: {first + len(rows)} tasks, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
     return playable(plain, asked.value), playable(skilled, asked.value)

@@ -16,7 +16,7 @@ from alignopsd_trl import cli
 from alignopsd_trl.common.statistics import Interval, for_several
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.measure import tune
+from alignopsd_trl.measure import measurement, tune
 from alignopsd_trl.measure.commands import run_measure as main
 from alignopsd_trl.measure.metrics import EVERYTHING, successes
 from alignopsd_trl.measure.tune import advise, yaml_text
@@ -136,8 +136,8 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     settings = {"temperature": 0.9, **found["advice"]["settings"]}
     assert yaml.safe_load((folder / "tuned.yaml").read_text()) == settings
     parse("walk", ["--config", str(folder / "tuned.yaml"), "--output_dir", "out"])
-    played, play = [], tune.play_groups
-    monkeypatch.setattr(tune, "play_groups", lambda *given: played.append(len(given[1])) or play(*given))
+    played, play = [], measurement.play_groups
+    monkeypatch.setattr(measurement, "play_groups", lambda *given: played.append(len(given[1])) or play(*given))
     assert main([*FEW, "--tasks", "6"])["success"] == found["success"] and not played
     assert main([*FEW, "--tasks", "12"])["episodes"] == 96 and played == [6, 6]
     with pytest.raises(ValueError, match="holds a measurement with temperature=0.9, this one has 1.0; choose another"):
