@@ -37,7 +37,7 @@ def mechanism(
     Raises:
         ValueError: if the run lacks columns for the subplots, or does not have the task or rollout.
     """
-    frame = turns_of(run, [*COLUMNS, *SPANS, *_GAPS])
+    frame = turns_of(run, [*COLUMNS, *SPANS, *_GAPS], welcome=["credit_teacher_action"])
     frame = frame[frame.credit_teacher_thinking.notna()]
     shown = _chosen(frame, step, task, rollout, name_of(run))
     at = (frame.step == shown.step.iloc[0]) & (frame.task == shown.task.iloc[0])

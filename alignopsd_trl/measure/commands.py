@@ -153,10 +153,14 @@ SAID_BY = {"method": "methods", "output_dir": "output", "use_cpu": "device"}
 
 
 def _settings(words: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
-    found = dict(map(_setting, words))
-    if len(found) < len(words):
-        raise ValueError(f"--set {' --set '.join(words)} sets a field twice; leave one out")
-    for name in found:
+    """Reads settings such as ``max_turns=8``, with their values in YAML."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, _, value = (part.strip() for part in word.partition("="))
+        if not name or not value:
+            raise ValueError(f"--set {word} is not NAME=VALUE")
+        if name in found:
+            raise ValueError(f"--set {' --set '.join(words)} sets a field twice; leave one out")
         owner, option, _ = name.partition(".")
         if option and owner not in methods:
             raise ValueError(
@@ -164,12 +168,5 @@ def _settings(words: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
             )
         if name in SAID_BY:
             raise ValueError(f"--set {name} is not read; use --{SAID_BY[name]}")
+        found[name] = read_value(value, f"--set {word}")
     return found
-
-
-def _setting(one: str) -> tuple[str, Any]:
-    """Reads a setting such as ``max_turns=8``, with its value in YAML."""
-    name, equals, value = one.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise ValueError(f"--set {one} is not NAME=VALUE")
-    return name.strip(), read_value(value, f"--set {one}")

@@ -7,7 +7,6 @@ would contain its noise; the product of its two independent halves is summed ins
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -225,12 +224,11 @@ def successes(without: Outcomes, skilled: Outcomes, category: Mapping[str, str],
     names = sorted({category[task] for task in tasks})
     if len(names) > 1:
         groups |= {name: [task for task in tasks if category[task] == name] for name in names}
-    lowest, highest = (0.0, 1.0) if value == "success" else (-math.inf, math.inf)
-    return {name: _success(without, skilled, own, lowest, highest) for name, own in groups.items() if own}
-
-
-def _success(without: Outcomes, skilled: Outcomes, tasks: Sequence[str], lowest: float, highest: float) -> Success:
-    before, after = (np.array([np.mean(side[task]) for task in tasks]) for side in (without, skilled))
-    own = ((before, lowest), (after, lowest), (after - before, -highest))
-    draws, count = task_draws(len(tasks)), len(tasks)
-    return Success(count, *(resampled(draws @ side / count, count, (low, highest)) for side, low in own))
+    limits, of_lift = ((0.0, 1.0), (-1.0, 1.0)) if value == "success" else (UNBOUNDED, UNBOUNDED)
+    found = {}
+    for name, own in groups.items() if tasks else ():
+        before, after = (np.array([np.mean(side[task]) for task in own]) for side in (without, skilled))
+        draws, count = task_draws(len(own)), len(own)
+        sides = ((before, limits), (after, limits), (after - before, of_lift))
+        found[name] = Success(count, *(resampled(draws @ side / count, count, within) for side, within in sides))
+    return found

@@ -67,16 +67,15 @@ def model_card(
         base_model: hub id of the base, where the run loaded it from a folder.
     """
     base = base_model or results["model"]["name"]
-    checksum = results["model"].get("checksum")
+    checksum, on_hub = results["model"].get("checksum"), is_hub_id(base)
     licence = licence or results["recipe"].get("licence") or ("apache-2.0" if base in SHIPPED_MODELS else None)
-    options = play_options(results)
     data = ModelCardData(
         model_name=name,
         license=licence,
         library_name="transformers",
         pipeline_tag="text-generation",
-        base_model=base if is_hub_id(base) else None,
-        base_model_relation="adapter" if is_hub_id(base) and results.get("adapter") else None,
+        base_model=base if on_hub else None,
+        base_model_relation="adapter" if on_hub and results.get("adapter") else None,
         tags=["trl", "align-opsd", results["config"]["method"], *filter(None, [results["recipe"]["environment"]])],
         eval_results=list(evaluation_results(results)),
         ignore_metadata_errors=False,
@@ -84,7 +83,7 @@ def model_card(
     body = TEMPLATES.get_template("model_card.md.jinja").render(
         name=name,
         place=place or name,
-        base=base if is_hub_id(base) else Path(base).name,  # a local folder's name, without its path
+        base=base if on_hub else Path(base).name,  # a local folder's name, without its path
         own=", which comes with the package" if base in SHIPPED_MODELS else "",
         checksum=checksum if checksum != base else None,
         licence=licence,
@@ -95,8 +94,8 @@ def model_card(
         command=evaluation_command(results, place or name),
         environment_options=_arguments(json.loads(results["recipe"].get("environment_options") or "{}")),
         panel=results["recipe"]["panel"] or "test",
-        skills=skill_lines(results),
-        options=_arguments(options),
+        skills=skill_options(results),
+        options=_arguments(play_options(results)),
         paper=paper(),
     )
     return f"---\n{data.to_yaml()}\n---\n\n{body}"
@@ -189,28 +188,27 @@ def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
     return wanted | {name: config[name] for name, usual in others.items() if config.get(name, usual) not in (usual, {})}
 
 
-def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns bank, encoder and budget of an evaluation with skills in its prompt."""
+def skill_options(results: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the arguments of `evaluate` for bank, budget and encoder of an evaluation with skills in its prompt."""
     if not (results["after"] and results["after"]["skills"]):
         return None
     recipe, config = results["recipe"], results["config"]
     bank = recipe.get("skill_bank") or results["skill_bank"]["name"]
     tokens = config.get("skill_tokens") or skill_budget(config["max_prompt_length"])
-    return {"bank": bank, "encoder": recipe["encoder"], "tokens": tokens}
+    return {"skill_bank": bank, "skill_tokens": tokens, "encoder": recipe["encoder"]}
 
 
 def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
     """Returns the command that plays the card's panel again; `None` for an environment without a name."""
-    recipe, skills = results["recipe"], skill_lines(results)
+    recipe = results["recipe"]
     if not recipe["environment"]:
         return None
     given = {"model": place, "environment": recipe["environment"], "panel": recipe["panel"] or "test"}
     given |= play_options(results)
     more = {"environment_options": recipe.get("environment_options"), "limit": recipe.get("panel_limit")}
     given |= {name: value for name, value in more.items() if value}
-    if skills:
-        own = {"skill_bank": skills["bank"], "skill_tokens": skills["tokens"], "encoder": skills["encoder"]}
-        given |= {"skills": (), **own}
+    if skills := skill_options(results):
+        given |= {"skills": (), **skills}
     parts = ["alignopsd evaluate", *(f"--{name} {shlex.join(words(value))}".rstrip() for name, value in given.items())]
     lines = textwrap.wrap(" ".join(parts), 108, break_long_words=False, break_on_hyphens=False)
     return " \\\n    ".join(lines)
@@ -240,12 +238,8 @@ def write_dataset(run: Path, target: Path) -> None:
 
 
 def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns model, method, privileged text, outcome, versions, machine and seconds of a trainer's run.
-
-    Args:
-        before, after: `EvaluationResult.to_dict` of the panel before and after training; `None` where it was not
-            played.
-    """
+    """Returns model, method, privileged text, outcome, versions, machine and seconds of a trainer's run. ``before`` and
+    ``after`` training: `EvaluationResult.to_dict` of the panel; `None` where it was not played."""
     bank, encoder, updates = trainer.skill_bank, trainer.encoder, trainer.state.global_step
     name, training = model_name(trainer.model), trainer.seconds["training"]
     return {
@@ -273,8 +267,8 @@ def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[s
     """Returns the content of ``results.json`` for a trainer that was made in Python.
 
     Args:
-        factory: its ``environment_factory``; a factory of `alignopsd_trl.environments.load` is recognised.
-        results: the trainer's evaluations, ``before`` its first update and the last one ``after``.
+        factory: its ``environment_factory``; one of `alignopsd_trl.environments.load` is recognised.
+        results: its evaluations, ``before`` its first update and the last one ``after``.
     """
     before, after = results.get("before"), results.get("after")
     if before and after and any(before[key] != after[key] for key in ("checksum", "skills")):

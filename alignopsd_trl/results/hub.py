@@ -44,18 +44,15 @@ def push_run(
     licence: str | None = None,
     base_model: str | None = None,
 ) -> str:
-    """Uploads a run's model, tokenizer, results and card as one commit.
+    """Uploads a run's model, tokenizer, results and card as one commit, and returns its address.
 
     Args:
         folder: output folder of a finished run.
         repository: id of the model's repository; created if it does not exist.
-        token: token of the Hub; the stored login by default.
+        token: of the Hub; the stored login by default.
         private: makes a new repository private.
         licence: licence id of the weights, for the card; the run's by default.
         base_model: Hub id of an adapter's base, where the run loaded it from a folder.
-
-    Returns:
-        The address of the commit.
 
     Raises:
         FileNotFoundError: if the run isn't finished.
@@ -82,7 +79,7 @@ def push_trajectories(
 ) -> str:
     """Uploads a run's trajectories as a data set with the configurations ``turns`` and ``episodes``, as one commit.
 
-    Args, Returns, Raises: as `push_run`; ``repository`` is a data set's.
+    Arguments, result and errors are those of `push_run`; ``repository`` is a data set's.
     """
     folder = _finished(folder)
     again = f"alignopsd push {shlex.quote(str(folder))} --trajectories {shlex.quote(repository)}"
@@ -129,22 +126,15 @@ def push_files(
     kind: str = "model",
     **options: Any,
 ) -> CommitInfo:
-    """Uploads files of a folder as one commit; creates the repository if it does not exist.
+    """Uploads files of a folder as one commit; creates the repository if it does not exist. Raises `PushFailed` as
+    `push_run`, whose arguments it shares.
 
     Args:
-        folder, repository:
-            Source and target.
         again: remedy after a failure, for the message.
-        token, private: as in `push_run`.
         patterns: names of the files to upload, directly in the folder; all files by default.
         instead: maps the folder and the repository's whole id to contents that replace files.
-        base_model: Hub id of an adapter's base, in place of the one that its config names.
         kind: ``"model"`` or ``"dataset"``.
-        options:
-            Passed to ``HfApi.create_commit``.
-
-    Raises:
-        PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
+        options: of ``HfApi.create_commit``.
     """
     api = HfApi(token=token)
     places = (folder, folder / "additional_chat_templates")
@@ -189,10 +179,7 @@ logger = logging.getLogger(__name__)
 
 def write_card(trainer: Any, title: str | None = None, licence: str | None = None) -> None:
     """Writes ``README.md`` into a trainer's output folder: model, tasks and results, as far as the trainer knows them.
-
-    Args:
-        title: of the card; the repository's or the folder's name by default.
-    """
+    The default title is the repository's or the folder's name."""
     folder, chosen = Path(trainer.args.output_dir), trainer.args.hub_model_id
     results = trainer_results(trainer, trainer.environment_factory, trainer.evaluations)
     place = trainer.hub_model_id or chosen or path_as_given(folder)
@@ -201,15 +188,13 @@ def write_card(trainer: Any, title: str | None = None, licence: str | None = Non
 
 
 def push_model(trainer: Any, message: str | None, blocking: bool, card: dict[str, Any], **given: Any) -> Any:
-    """Pushes model, tokenizer, card and results of a trainer's output folder.
+    """Pushes model, tokenizer, card and results of a trainer's output folder. Raises `PushFailed` if the Hub refused or
+    could not be reached; the model is in the output folder.
 
     Args:
         blocking: whether to wait for the end of the push.
         card: arguments of the trainer's `create_model_card`.
         given: token, privacy and revision, in place of the configuration's.
-
-    Raises:
-        PushFailed: if the Hub refused or could not be reached; the model is in the output folder.
     """
 
     def own_card(_: Path, repository: str) -> dict[str, bytes]:
@@ -227,8 +212,8 @@ def push_model(trainer: Any, message: str | None, blocking: bool, card: dict[str
 def push_checkpoint(trainer: Any, folder: str) -> None:
     """Pushes a checkpoint's model during training. A failed push does not end the run."""
     update = trainer.state.global_step
+    message = f"Training in progress, step {update}"
     try:
-        message = f"Training in progress, step {update}"
         _push(trainer, Path(folder), str(trainer.hub_model_id), message, patterns=OF_A_MODEL)
     except PushFailed as error:
         logger.warning(f"checkpoint of update {update}: {error}")

@@ -279,7 +279,9 @@ def plan(study: Study) -> list[Cell]:
         StudyError: for an unknown method, a setting that does not exist, or a starred line (a line that is evaluated
             with skills) whose line without skills is missing.
     """
-    _check_names(study)
+    for place, settings in [("settings", study.settings), *((one.recipe, one.settings) for one in study.environments)]:
+        if unknown := sorted(set(settings) - _defaults().keys()):
+            raise StudyError(f"{place}: {unknown[0]!r} is no argument of the recipes, the config or the model")
     cells: dict[Path, Cell] = {}
     for seed in study.seeds:
         for benchmark in study.environments:
@@ -322,14 +324,18 @@ def _without_defaults(study: Study, benchmark: Benchmark, line: Line) -> Line:
     """Drops settings that equal the defaults, so that equivalent lines share one cell."""
     if not line.settings:
         return line
-    from alignopsd_trl.launch.arguments import KINDS
-
     shared = {**study.settings, **benchmark.settings}
     options = {**shared, **line.settings}.get("method_options")
-    base = {**preset(benchmark.recipe, shared.get("preset", "paper"), line.method, options), **shared}
-    usual = {name: one.default for kind in KINDS for name, one in kind.__dataclass_fields__.items()}
-    own = {name: value for name, value in line.settings.items() if value != base.get(name, usual[name])}
+    base = _defaults() | preset(benchmark.recipe, shared.get("preset", "paper"), line.method, options) | shared
+    own = {name: value for name, value in line.settings.items() if value != base[name]}
     return Line(line.method, line.label if own else "", own, line.skills)
+
+
+def _defaults() -> dict[str, Any]:
+    """Returns the default of every argument of the recipes, the config and the model."""
+    from alignopsd_trl.launch.arguments import KINDS
+
+    return {name: one.default for kind in KINDS for name, one in kind.__dataclass_fields__.items()}
 
 
 def _cell(study: Study, benchmark: Benchmark, line: Line, seed: int) -> Cell:
@@ -349,12 +355,3 @@ def _cell(study: Study, benchmark: Benchmark, line: Line, seed: int) -> Cell:
     source = _cell(study, benchmark, Line(line.method, settings=line.settings), seed) if line.skills else None
     skills = line.skills or method.skills_in_evaluation
     return Cell(benchmark, line, seed, config, method.trains and not line.skills, skills, folder, source)
-
-
-def _check_names(study: Study) -> None:
-    from alignopsd_trl.launch.arguments import KINDS
-
-    known = {name for kind in KINDS for name in kind.__dataclass_fields__}
-    for place, settings in [("settings", study.settings), *((a.recipe, a.settings) for a in study.environments)]:
-        if unknown := sorted(set(settings) - known):
-            raise StudyError(f"{place}: {unknown[0]!r} is no argument of the recipes, the config or the model")

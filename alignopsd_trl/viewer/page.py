@@ -12,7 +12,7 @@ import html
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,7 @@ class Page:
 
 def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
     chosen = run.steps if steps is None else list(steps)
-    missing = sorted(set(chosen) - set(run.steps))
-    if missing:
+    if missing := sorted(set(chosen) - set(run.steps)):
         raise ValueError(f"step {missing[0]} isn't in {run.name}; its steps are {', '.join(map(str, run.steps))}")
     tasks = sorted(run.frame[run.frame.step.isin(chosen)].task.unique())
     if task is not None and task not in tasks:
@@ -54,7 +53,7 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
     head = {
         "name": run.name,
         "facts": run.facts,
-        "curves": [asdict(curve) for curve in run.curves],
+        "curves": run.curves,
         "evaluation": run.evaluation,
         "temperature": run.temperature,
         "steps": chosen,
@@ -102,4 +101,6 @@ def _asset(name: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("\u2028", "\\u2028")
+    """Returns JSON in which dataclasses stand by their fields."""
+    text = json.dumps(value, default=vars, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("\u2028", "\\u2028")

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,8 @@ class Curve:
     name: str
     steps: list[int]
     values: list[float]
-    low: list[float]
-    high: list[float]
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,13 @@ def episode_curves(frame: pd.DataFrame) -> list[Curve]:
     frame = frame[frame.privileged != True] if "privileged" in frame else frame  # noqa: E712 (missing in older files)
     episodes = frame.drop_duplicates(["step", "task", "rollout"])
     groups = episodes.groupby("step")
-    count, steps = groups.size(), [int(step) for step in groups.size().index]
+    count = groups.size()
+    steps = count.index.tolist()
     turns = frame[frame.turn.notna()].groupby("step").size().reindex(count.index, fill_value=0) / count
     score = groups.score.mean().dropna()
     curves = [
-        Curve("score, %", [int(step) for step in score.index], [100 * value for value in score], [], []),
-        Curve("turns an episode", steps, turns.tolist(), [], []),
+        Curve("score, %", score.index.tolist(), (100 * score).tolist()),
+        Curve("turns an episode", steps, turns.tolist()),
     ]
     if not episodes.won.notna().all():
         return curves
@@ -159,7 +160,7 @@ def log_curves(history: Iterable[Mapping[str, Any]]) -> list[Curve]:
         known = ((line["step"] - 1, line.get(key)) for line in lines)
         found = [(step, value) for step, value in known if isinstance(value, int | float) and math.isfinite(value)]
         if found:
-            curves.append(Curve(label, [step for step, _ in found], [value for _, value in found], [], []))
+            curves.append(Curve(label, *map(list, zip(*found, strict=True))))
     return curves
 
 
@@ -217,6 +218,7 @@ def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 _COMPARED = ["won", "score"]
 _OUTCOME = ["task_id", "category", *_COMPARED]
+_SHOWN = ("success", "score", "checksum", "episodes")
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
@@ -227,32 +229,18 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "names": [x if names.count(x) == 1 else f"{x} ({number})" for number, x in enumerate(names, 1)],
         "facts": [run.facts for run in runs],
-        "evaluation": [
-            {
-                when: {key: result.get(key) for key in ("success", "score", "checksum", "episodes")}
-                for when, result in run.evaluation.items()
-            }
-            for run in runs
-        ],
-        "curves": [[asdict(curve) for curve in run.curves] for run in runs],
-        "differences": [[asdict(curve) for curve in curve_differences(first, run)] for run in runs],
+        "evaluation": [{when: _part(result, _SHOWN) for when, result in run.evaluation.items()} for run in runs],
+        "curves": [run.curves for run in runs],
+        "differences": [curve_differences(first, run) for run in runs],
         "paired": [plain(paired(first.evaluation.get("after"), run.evaluation.get("after"))) for run in runs],
     }
 
 
 def curve_differences(first: Run, other: Run) -> list[Curve]:
     """Returns ``other`` minus ``first`` at the steps that both have, for each curve that both have."""
-    theirs = {curve.name: curve for curve in other.curves}
-    found = []
-    for mine in first.curves:
-        if mine.name not in theirs:
-            continue
-        base = dict(zip(mine.steps, mine.values, strict=True))
-        both = zip(theirs[mine.name].steps, theirs[mine.name].values, strict=True)
-        points = [(step, value - base[step]) for step, value in both if step in base]
-        if points:
-            found.append(Curve(mine.name, [step for step, _ in points], [value for _, value in points], [], []))
-    return found
+    mine, theirs = ({one.name: pd.Series(one.values, one.steps) for one in run.curves} for run in (first, other))
+    apart = {name: (theirs[name] - values).dropna() for name, values in mine.items() if name in theirs}
+    return [Curve(name, gap.index.tolist(), gap.tolist()) for name, gap in apart.items() if len(gap)]
 
 
 def paired(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
