@@ -6,27 +6,18 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from alignopsd_trl import analysis
 from alignopsd_trl.common.command import CommandParser
-
-COMMANDS = {
-    "temporal": "do corresponding decisions share timestamps?",
-    "thinking": "similarity of thinking, and what a threshold leaves matched",
-    "spans": "lengths of decision spans by task",
-    "mechanism": "matches, spans over the divergence curve, gaps before and after",
-    "dynamics": "reward, gaps, spans, weights over training; runs beside each other",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = CommandParser(prog="alignopsd analyse", description="One of the paper's analyses, from records.")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name, about in COMMANDS.items():
+    for name, (_, about) in analysis.ANALYSES.items():
         _arguments(name, commands.add_parser(name, help=about, description=about))
     arguments = vars(parser.parse_args(argv))
     name, run, output = (arguments.pop(one) for one in ("name", "run", "output"))
     with parser.told():
-        from alignopsd_trl import analysis
-
         finding = getattr(analysis, name)(run, **arguments)
         print(finding)
         print(*finding.save(output or Path(run[0] if isinstance(run, list) else run) / "analysis"), sep="\n")

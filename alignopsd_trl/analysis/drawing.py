@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,8 @@ def curve(
     if ends is not None:
         low, high = (smoothed(one) if many else one for one in ends)
         band(axis, steps, low, high, colour)
-    axis.plot(
-        steps, drawn, color=colour, linestyle=dashes, linewidth=1.6, label=name, marker=None if many else "o", ms=3
-    )
+    marker = None if many else "o"
+    axis.plot(steps, drawn, color=colour, linestyle=dashes, linewidth=1.6, label=name, marker=marker, ms=3)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -134,14 +133,13 @@ class Finding:
         return "\n".join([f"{self.name}:", *_lines(self.numbers, "  ")])
 
 
-def _lines(numbers: Mapping[str, Any], indent: str) -> list[str]:
-    lines = []
+def _lines(numbers: Mapping[str, Any], indent: str) -> Iterator[str]:
     for name, value in numbers.items():
         if isinstance(value, Mapping):
-            lines += [f"{indent}{name}:", *_lines(value, indent + "  ")]
+            yield f"{indent}{name}:"
+            yield from _lines(value, indent + "  ")
         else:
-            lines.append(f"{indent}{name}: {_shown(value)}")
-    return lines
+            yield f"{indent}{name}: {_shown(value)}"
 
 
 def _shown(value: Any) -> str:

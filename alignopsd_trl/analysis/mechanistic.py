@@ -89,27 +89,24 @@ def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: st
 
 def _threshold(run: Records, step: int) -> float | None:
     """Returns a step's boundary threshold from the log, whose line k belongs to the rollout of step k - 1."""
-    lines = results_of(run).get("history") or []
-    return next(
-        (line["spans/threshold"] for line in lines if line.get("step") == step + 1 and "spans/threshold" in line), None
-    )
+    lines = (line for line in results_of(run).get("history") or [] if line.get("step") == step + 1)
+    return next((line["spans/threshold"] for line in lines if "spans/threshold" in line), None)
 
 
 def _matches(pairs: TaskPairs) -> pd.DataFrame:
     names = (pairs.turns.rollout + " turn " + pairs.turns.turn.astype(str)).to_numpy()
     source, target = pairs.used.T
     said = pairs.turns.get("credit_teacher_action")
-    return pd.DataFrame(
-        {
-            "source": names[source],
-            "target": names[target],
-            "source_action": None if said is None else said.to_numpy()[source],
-            "target_action": pairs.turns.action.to_numpy()[target],
-            "similarity": pairs.similarity[source, target],
-            "weight": pairs.weights,
-            "alpha": pairs.turns.credit_alpha.to_numpy()[target],
-        }
-    )
+    columns = {
+        "source": names[source],
+        "target": names[target],
+        "source_action": None if said is None else said.to_numpy()[source],
+        "target_action": pairs.turns.action.to_numpy()[target],
+        "similarity": pairs.similarity[source, target],
+        "weight": pairs.weights,
+        "alpha": pairs.turns.credit_alpha.to_numpy()[target],
+    }
+    return pd.DataFrame(columns)
 
 
 def _draw_matches(figure: Any, axis: Any, pairs: TaskPairs) -> None:
@@ -151,11 +148,8 @@ REASONS = {"": "first of a rollout", "threshold": "shift", "guided": "too long, 
 
 
 def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) -> Finding:
-    """Counts lengths of decision spans by task category, and reasons for their beginnings; one subplot per run.
-
-    Args:
-        run: one or several runs, such as one per benchmark.
-    """
+    """Counts lengths of decision spans by task category, and reasons for their beginnings; one subplot for each run,
+    such as one per benchmark."""
     runs = list(run) if isinstance(run, list | tuple) else [run]
     found = {name: span_table(one, steps) for name, one in zip(distinct(map(name_of, runs)), runs, strict=True)}
     table = pd.concat([lengths.assign(run=name) for name, lengths in found.items()], ignore_index=True)

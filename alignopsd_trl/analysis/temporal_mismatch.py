@@ -24,14 +24,8 @@ _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
 
 def temporal(run: Records, steps: Sequence[int] | None = None) -> Finding:
     """Measures same-turn disagreement and cross-turn displacement of siblings and, where the teacher played some of
-    them (``privileged_siblings``), of the policy's rollouts with the teacher's.
-
-    Args:
-        run: a run with siblings.
-
-    Raises:
-        ValueError: if no task has two rollouts of the policy.
-    """
+    them (``privileged_siblings``), of the policy's rollouts with the teacher's. Raises `ValueError` if no task has two
+    rollouts of the policy."""
     frame = turns_of(run, ["observation"], steps, welcome=["privileged", *_SOURCES])
     taught = frame.get("privileged", pd.Series(False, frame.index)).fillna(False).astype(bool)
     own, theirs = _episodes(frame[~taught]), _episodes(frame[taught])
@@ -137,10 +131,8 @@ def _training_use(frame: pd.DataFrame) -> pd.DataFrame | None:
     if not {*_SOURCES} <= {*frame} or (pairs := used_pairs(frame)).empty:
         return None
     weight = pairs.credit_source_weights
-    sums = pd.DataFrame(
-        {"step": pairs.step, "weight": weight, "off_turn_weight": weight * (pairs.turn_source != pairs.turn)}
-    )
-    found = sums.groupby("step").sum().reset_index()
+    pairs = pairs.assign(weight=weight, off_turn_weight=weight * (pairs.turn_source != pairs.turn))
+    found = pairs.groupby("step")[["weight", "off_turn_weight"]].sum().reset_index()
     return found.assign(share=found.off_turn_weight / found.weight)
 
 
@@ -184,12 +176,8 @@ _VERBS = ("go to", "look", "inventory")  # ALFWorld's verbs of several words, an
 
 
 class Operation(NamedTuple):
-    """An operation and its object.
-
-    Attributes:
-        kind: such as ``"product"`` or ``"take"``.
-        entity: words that name the object; `None` if the action has no object that another rollout could act on too.
-    """
+    """An operation, of a kind such as ``"product"`` or ``"take"``, and the words that name its object; `None` if the
+    action has no object that another rollout could act on too."""
 
     kind: str
     entity: tuple[str, ...] | None = None

@@ -174,11 +174,8 @@ def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
 
 
 def task_pairs(run: Records, frame: pd.DataFrame, encoder: Encoder) -> Iterator[TaskPairs]:
-    """Yields every task with reasoning traces of the teacher, by step, from a frame with `COLUMNS`.
-
-    Raises:
-        ValueError: if the encoder does not reproduce the recorded similarities.
-    """
+    """Yields every task with reasoning traces of the teacher, by step, from a frame with `COLUMNS`. Raises `ValueError`
+    if the encoder does not reproduce the recorded similarities."""
     for _, turns in frame[frame.credit_teacher_thinking.notna()].groupby(["step", "task"], sort=True):
         turns = turns.reset_index(drop=True)
         teacher, student = turns.credit_teacher_thinking.fillna(""), turns.thinking.fillna("")

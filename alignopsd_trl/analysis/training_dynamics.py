@@ -31,17 +31,12 @@ PANELS = {
 
 
 def dynamics(runs: Records | Sequence[Records]) -> Finding:
-    """Draws each quantity by rollout step, from records, with 95 % intervals over a step's tasks. From 14 steps on
-    lines and intervals are exponential moving averages over 7, and measurements are faint.
-
-    Args:
-        runs: one or several runs of any method; a quantity that a method doesn't have has no line.
-    """
+    """Draws each quantity that a run's method has by rollout step, from records, with 95 % intervals over a step's
+    tasks. From 14 steps on lines and intervals are exponential moving averages over 7, and measurements are faint."""
     several: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
     names = distinct(" ".join(dict.fromkeys([name_of(run), setting(run, "method", "")])).strip() for run in several)
-    table = pd.concat(
-        [by_step(one).assign(run=name) for name, one in zip(names, several, strict=True)], ignore_index=True
-    )
+    tables = [by_step(one).assign(run=name) for name, one in zip(names, several, strict=True)]
+    table = pd.concat(tables, ignore_index=True)
     numbers = {name: _ends(table[table.run == name]) for name in names}
     return Finding("dynamics", numbers, {"steps": table}, _drawn(table, names))
 
@@ -118,7 +113,6 @@ def _drawn(table: pd.DataFrame, names: list[str]) -> Any:
         title, unit = PANELS[quantity]
         label(axis, title, "rollout step", unit)
     if len(names) > 1:
-        figure.legend(
-            *axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, fontsize=8, frameon=False
-        )
+        lines = axes[0].get_legend_handles_labels()
+        figure.legend(*lines, loc="outside lower left", ncols=4, fontsize=8, frameon=False)
     return figure

@@ -21,8 +21,8 @@ FILES = ("fidelity.json", "turns.parquet", "tune.json", "tuned.yaml", "report.md
 FILES += ("skills.json", "skills_worth.csv")
 """Files that the command writes into its output, beside the parts."""
 
-LEAST = {"tasks": 1, "rollouts": 1, "seed": 0, "batch_size": 1, "step": 0, "tasks_per_batch": 1, "slots": 1}
-LEAST |= {"episodes": 1}
+LEAST = {"seed": 0, "step": 0}
+LEAST |= dict.fromkeys(("tasks", "rollouts", "batch_size", "tasks_per_batch", "slots", "episodes"), 1)
 
 OF_CREDIT: dict[str, Any] = {"methods": ["grpo", "align_opsd"], "vary": [], "rollouts": 12}
 """Values of omitted arguments of a measurement of credit; without credit there is only what plays."""
@@ -79,8 +79,8 @@ def read_measure(argv: Sequence[str]) -> argparse.Namespace:
         if given.recipe:
             _take_recipe(given)
         tasks = 256 if given.each_skill else 32 if plays else 8
-        _complete(given, (PLAYS if plays else OF_CREDIT) | {"tasks": tasks, "split": "train", "settings": {}})
-        _complete(given, {"output": place("outputs/skills")})
+        usual = {"tasks": tasks, "split": "train", "settings": {}, "output": place("outputs/skills")}
+        _complete(given, usual | (PLAYS if plays else OF_CREDIT))
         given.set = _settings(given.set, given.methods)
         given.environment_options = environment_options(given.environment_options)
         check_model_name(given.model)

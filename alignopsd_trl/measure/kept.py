@@ -45,11 +45,8 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """Returns the value that `encoded` took.
-
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError: for content of another form.
-    """
+    """Returns the value that `encoded` took. Raises `ValueError`, `TypeError`, `KeyError` or `AttributeError` for
+    content of another form."""
     if isinstance(value, list):
         return [decoded(one) for one in value]
     if not isinstance(value, dict):
@@ -64,32 +61,22 @@ IDENTITY = "identity.json"
 
 
 class Cache:
-    """Episodes and rollouts in a folder.
-
-    Args:
-        identity: settings that the content depends on.
-
-    Raises:
-        ValueError: if the folder holds the parts of another measurement, or of one that is not known.
-    """
+    """Episodes and rollouts in a folder; ``identity``: the settings that they depend on. Raises `ValueError` if the
+    folder holds the parts of another measurement, or of one that is not known."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]):
         self.folder, self._identity = folder, plain(identity)
         remedy = "choose another --output or remove the folder"
         before = read_json(folder / IDENTITY)
-        if not before:
-            if any(folder.glob("*.json")):
-                raise ValueError(f"{folder} holds files without a whole {IDENTITY}, which says whose; {remedy}")
-            before = self._identity
-        if changed := differences(before, self._identity):
+        if not before and any(folder.glob("*.json")):
+            raise ValueError(f"{folder} holds files without a whole {IDENTITY}, which says whose; {remedy}")
+        if changed := differences(before or self._identity, self._identity):
             shown = [f"{name}={there!r}, this one has {here!r}" for name, (there, here) in changed.items()]
             raise ValueError(f"{folder.parent} holds a measurement with {'; '.join(shown)}; {remedy}")
 
     def take(self, name: str, play: Callable[[], list[Any]]) -> list[Any]:
-        """Returns the content of a name; plays it if the folder has none.
-
-        A value of a type that only code could bring back is not kept: another start plays it again.
-        """
+        """Returns the content of a name; plays it if the folder has none. A value of a type that only code could bring
+        back is not kept: another start plays it again."""
         path = self.folder / f"{name}.json"
         with contextlib.suppress(FileNotFoundError), setup():
             try:

@@ -106,11 +106,8 @@ def _credited(session: Session, tree: Tree, episodes: Sequence[Trajectory]) -> p
 
 
 def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
-    """Returns the episodes that can be measured.
-
-    Raises:
-        ValueError: if there are none, or their environment does not report the value.
-    """
+    """Returns the episodes that can be measured. Raises `ValueError` if there are none, or their environment does not
+    report the value."""
     kept = [one for one in played if not one.failed and one.turns]
     if not kept:
         why = next((one.message for one in played if one.message), "no prompt fits max_prompt_length")
@@ -230,11 +227,8 @@ def _number(value: float) -> str:
 
 
 def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
-    """Prints the figures of all measured turns together and writes them to ``pooled.json`` in ``output``.
-
-    Raises:
-        ValueError: if a folder holds no finished measurement, or their variants differ.
-    """
+    """Prints the figures of all measured turns together and writes them to ``pooled.json`` in ``output``. Raises
+    `ValueError` if a folder holds no finished measurement, or their variants differ."""
     table = pooled(folders)
     turns, credit = turns_of(table), credit_of(table)
     figures = agreement(turns, credit, "align_opsd" if "align_opsd" in credit else next(iter(credit)))

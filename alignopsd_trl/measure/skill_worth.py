@@ -71,22 +71,17 @@ class Bench:
     failed: list[str] = field(default_factory=list)
 
     def open(self) -> Bench:
-        """Plays all tasks `PLAIN` times without a skill, and returns itself.
-
-        Raises:
-            ValueError: if every episode fails, or success is unknown.
-        """
+        """Plays all tasks `PLAIN` times without a skill, and returns itself. Raises `ValueError` if every episode
+        fails, or success is unknown."""
         self.plain = self.play([(task, "", no_skills) for task in self.rows for _ in range(PLAIN)], 0)[""]
         if not self.plain:
             raise ValueError(f"no episode could be played; the first: {self.failed[0]}")
         return self
 
     def play(self, wanted: Iterable[tuple[str, str, SkillSource]], number: int) -> dict[str, Outcomes]:
-        """Plays one episode for each (task, skill's id, skill). Returns the outcomes by id and task.
-
-        Equal tasks have equal seeds with every skill. All skills are played side by side, as many small batches would
-        take twice the time.
-        """
+        """Plays one episode for each (task, skill's id, skill). Returns the outcomes by id and task. Equal tasks have
+        equal seeds with every skill. All skills are played side by side, as many small batches would take twice the
+        time."""
         found: dict[str, Outcomes] = defaultdict(lambda: defaultdict(list))
         early, left = self.value == "success", iter(wanted)
         torch.manual_seed(episode_seed(self.seed, number) % 2**31)

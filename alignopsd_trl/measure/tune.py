@@ -1,7 +1,5 @@
-"""``alignopsd measure RECIPE``: measures whether the skill in the prompt lifts the policy, and advises settings.
-
-It writes ``tuned.yaml``, ``tune.json`` and ``report.md``.
-"""
+"""``alignopsd measure RECIPE``: measures whether the skill in the prompt lifts the policy, and advises settings. It
+writes ``tuned.yaml``, ``tune.json`` and ``report.md``."""
 
 from __future__ import annotations
 
@@ -44,8 +42,7 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
         rows = session.draw_tasks(min(given.tasks, len(session.tasks)))
         cache = Cache(given.output / "parts", session.identity() | {"tasks": "any number"})
     with closing(session.player.environments):
-        parts = [_play(session, rows[first : first + BATCH], first, cache) for first in range(0, len(rows), BATCH)]
-    played, skilled = ([one for part in side for one in part] for side in zip(*parts, strict=True))
+        played, skilled = _play(session, rows, cache)
     category = {one.task: one.category for one in played}
     success = successes(_by_task(played, given.value), _by_task(skilled, given.value), category, given.value)
     lift = success[EVERYTHING].lift if success else Interval(float("nan"))
@@ -74,16 +71,19 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     return plain(found)
 
 
-def _play(
-    session: Session, rows: Sequence[dict[str, Any]], first: int, cache: Cache
-) -> tuple[list[Trajectory], list[Trajectory]]:
-    """Plays sibling groups of a batch without and with the skill. Returns the episodes that can be measured."""
-    asked, name = session.arguments, f"{first:04d}_{len(rows)}"
-    plain = groups(session, rows, cache, f"{name}_plain")
-    skilled = groups(session, rows, cache, f"{name}_skilled", session.config.num_generations)
-    if not asked.quiet:
-        print(f"measure: {first + len(rows)} tasks, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
-    return playable(plain, asked.value), playable(skilled, asked.value)
+def _play(session: Session, rows: Sequence[dict[str, Any]], cache: Cache) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Plays sibling groups without and with the skill, `BATCH` tasks at a time. Returns the episodes that can be
+    measured."""
+    asked, played, skilled = session.arguments, list[Trajectory](), list[Trajectory]()
+    for first in range(0, len(rows), BATCH):
+        part = rows[first : first + BATCH]
+        name = f"{first:04d}_{len(part)}"
+        played += playable(groups(session, part, cache, f"{name}_plain"), asked.value)
+        taught = groups(session, part, cache, f"{name}_skilled", session.config.num_generations)
+        skilled += playable(taught, asked.value)
+        if not asked.quiet:
+            print(f"measure: {first + len(part)} tasks, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
+    return played, skilled
 
 
 def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]:

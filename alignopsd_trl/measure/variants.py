@@ -24,12 +24,9 @@ def make_variants(
 ) -> dict[str, Method]:
     """Makes variants by their labels: every method as configured, then with each of the settings in ``vary``.
 
-    An option of AlignOPSD makes variants of AlignOPSD alone; ``METHOD.OPTION`` makes variants of that method.
-
-    Raises:
-        ValueError: for an unknown method or setting, for a setting that changes more than credit, for methods that
-            train nothing or are A_MC itself, and for methods with skills in the policy's own prompt beside methods
-            without (their rollouts differ).
+    An option of AlignOPSD makes variants of AlignOPSD alone; ``METHOD.OPTION`` makes variants of that method. Raises
+    `ValueError` for an unknown method or setting, for a setting that changes more than credit, for methods that train
+    nothing or are A_MC itself, and for methods with skills in the policy's own prompt beside methods without.
     """
     _check(methods)
     found = {name: get_method(name)(configure(name, {})) for name in methods}
@@ -92,10 +89,8 @@ def _check(methods: Sequence[str]) -> None:
 
 
 class CachedTeacher:
-    """A cache of a `Teacher`'s results for one batch.
-
-    Privileged reasoning traces are sampled once, so that all variants see the same ones.
-    """
+    """A cache of a `Teacher`'s results for one batch. Privileged reasoning traces are sampled once, so that all
+    variants see the same ones."""
 
     def __init__(self, teacher: Teacher):
         self._teacher = teacher

@@ -169,10 +169,8 @@ def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_AS_EVALUATED = {  # the defaults of `evaluate`
-    **{"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0},
-    **PlayOptions.usual(),
-}
+_AS_EVALUATED = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0} | PlayOptions.usual()
+"""The defaults of `evaluate`."""
 
 
 def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,8 +182,8 @@ def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
         "max_prompt_length": config["max_prompt_length"],
         "max_completion_length": config["max_completion_length"],
     }
-    others = {name: usual for name, usual in _AS_EVALUATED.items() if name not in wanted}
-    return wanted | {name: config[name] for name, usual in others.items() if config.get(name, usual) not in (usual, {})}
+    changed = [name for name, usual in _AS_EVALUATED.items() if config.get(name, usual) not in (usual, {})]
+    return wanted | {name: config[name] for name in changed}
 
 
 def skill_options(results: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -41,12 +41,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % interval.
-
-    Args:
-        mean, low, high (`float`): in percent; ``low`` and ``high`` are NaN if there are too few episodes.
-        episodes (`int`): number of averaged episodes.
-    """
+    """A mean over ``episodes`` with its 95 % interval, in percent; ``low`` and ``high`` are NaN if they are too few."""
 
     mean: float
     low: float
@@ -162,20 +157,15 @@ class EvaluationResult:
 def summarise(
     panel: TaskPanel, outcomes: Sequence[Outcome], *, skills: bool, temperature: float, seed: int
 ) -> EvaluationResult:
-    """Makes the result of a panel from all its outcomes, which may be in any order.
-
-    Raises:
-        ValueError: if a task of the panel is missing or was played twice.
-    """
+    """Makes the result of a panel from all its outcomes, which may be in any order. Raises `ValueError` if a task of
+    the panel is missing or was played twice."""
     by_id = {outcome.task_id: outcome for outcome in outcomes}
     if len(by_id) != len(outcomes) or set(by_id) != set(panel.task_ids):
         raise ValueError(
             f"panel {panel.name!r} has {len(panel)} tasks, {len(outcomes)} outcomes do not cover them once"
         )
     ordered = tuple(by_id[task_id] for task_id in panel.task_ids)
-    groups: dict[str, list[Outcome]] = {}
-    for outcome in sorted(ordered, key=lambda outcome: outcome.category):
-        groups.setdefault(outcome.category, []).append(outcome)
+    groups = {name: [one for one in ordered if one.category == name] for name in sorted({o.category for o in ordered})}
     categories = {
         name: {"success": success_rate([o.won for o in group]), "score": mean_score([o.score for o in group])}
         for name, group in groups.items()

@@ -207,13 +207,8 @@ def _broken(rows: pd.DataFrame) -> list[str]:
     return ["## Broken cells", "\n".join(lines)] if lines else []
 
 
-_ALL = {
-    "weights": "initial weights",
-    "panel_checksum": "panel",
-    "code": "code",
-    "versions": "versions",
-    "machine": "machine",
-}
+_ALL = {"weights": "initial weights", "panel_checksum": "panel"}
+_ALL |= {name: name for name in ("code", "versions", "machine")}
 
 
 def matched(rows: pd.DataFrame) -> list[str]:

@@ -115,11 +115,7 @@ def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str,
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Reads the rows of a study.
-
-    Raises:
-        StudyError: if there are none, or the file is damaged.
-    """
+    """Reads the rows of a study. Raises `StudyError` if there are none, or the file is damaged."""
     if not path.is_file():
         raise StudyError(f"no rows at {path}: run the study first")
     return pd.DataFrame(_read(path, "status environment method settings seed places columns".split()))

@@ -51,14 +51,8 @@ class _Running:
 
 
 def run_study(study: Study, cells: Sequence[Cell]) -> dict[Path, str]:
-    """Runs the unfinished cells and keeps ``rows.parquet`` up to date.
-
-    Returns:
-        The errors of broken cells, by folder.
-
-    Raises:
-        StudyError: if another study uses the same folder of cells, or for more processes than cores.
-    """
+    """Runs the unfinished cells, keeps ``rows.parquet`` up to date, and returns the errors of broken cells by folder.
+    Raises `StudyError` if another study uses the same folder of cells, or for more processes than cores."""
     errors: dict[Path, str] = {}
     running: list[_Running] = []
     waiting = [cell for cell in cells if not cell.row_file.is_file()]
@@ -69,9 +63,8 @@ def run_study(study: Study, cells: Sequence[Cell]) -> dict[Path, str]:
             print(f"finished: {cell.name} ({ended} of {len(cells)} cells ended)", flush=True)
         else:
             errors[cell.folder] = error
-            print(
-                f"BROKEN: {cell.name}: {error}", *filter(Path.is_file, [cell.folder / "log.txt"]), sep="\n", flush=True
-            )
+            logs = filter(Path.is_file, [cell.folder / "log.txt"])
+            print(f"BROKEN: {cell.name}: {error}", *logs, sep="\n", flush=True)
         save_rows(study, cells, errors)
 
     with _only_one(study.cells) as lock, _ended(running):

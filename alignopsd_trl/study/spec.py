@@ -77,10 +77,8 @@ _FILE = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 @dataclass(frozen=True, config=_FILE)
 class Line:
-    """One line of a table: a method and its own settings.
-
-    ``skills``: evaluates the checkpoint of the same method and settings with skills (a starred row).
-    """
+    """One line of a table: a method and its own settings; with ``skills`` a starred row, which evaluates the checkpoint
+    of the same method and settings with skills."""
 
     method: str = "align_opsd"
     label: str = ""
@@ -164,12 +162,8 @@ class Study:
 
 
 def read_study(path: str | Path) -> Study:
-    """Reads a study from a YAML file.
-
-    Raises:
-        StudyError: for a file that can't be read, unknown or missing keys, protocol settings in a row, or values out of
-            range.
-    """
+    """Reads a study from a YAML file. Raises `StudyError` for a file that can't be read, unknown or missing keys,
+    protocol settings in a row, or values out of range."""
     try:
         read = read_yaml(path, "", "methods: [grpo, align_opsd]")
         content: dict[str, Any] = {"name": Path(path).stem} | {k: v for k, v in read.items() if v is not None}
@@ -274,11 +268,8 @@ class Cell:
 def plan(study: Study) -> list[Cell]:
     """Returns all cells in the order in which they run: all cells of the first seed, then those of the next, so that an
     interrupted study has whole seeds. A cell that evaluates another cell's weights (`Cell.source`) comes after it.
-
-    Raises:
-        StudyError: for an unknown method, a setting that does not exist, or a starred line (a line that is evaluated
-            with skills) whose line without skills is missing.
-    """
+    Raises `StudyError` for an unknown method, a setting that does not exist, or a starred line (a line that is
+    evaluated with skills) whose line without skills is missing."""
     for place, settings in [("settings", study.settings), *((one.recipe, one.settings) for one in study.environments)]:
         if unknown := sorted(set(settings) - _defaults().keys()):
             raise StudyError(f"{place}: {unknown[0]!r} is no argument of the recipes, the config or the model")

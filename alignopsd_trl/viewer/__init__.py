@@ -36,14 +36,8 @@ def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: s
 
 
 def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
-    """Makes a page with curves and paired results of several runs; differences are to the first.
-
-    Args:
-        runs: two or more output folders.
-
-    Raises:
-        ValueError: for fewer than two runs.
-    """
+    """Makes a page with curves and paired results of the runs of two or more output folders; differences are to the
+    first. Raises `ValueError` for fewer."""
     from alignopsd_trl.viewer.page import compare_page
     from alignopsd_trl.viewer.run import compare, read_run
 

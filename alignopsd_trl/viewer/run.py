@@ -47,13 +47,8 @@ _CURVES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity over rollout steps.
-
-    Attributes:
-        name: label with its unit.
-        steps, values: of equal length.
-        low, high: 95 % interval, empty where there is none.
-    """
+    """One quantity over rollout steps; ``name`` is its label with its unit. The lists are of equal length, ``low`` and
+    ``high`` (95 % interval) empty where there is none."""
 
     name: str
     steps: list[int]
@@ -188,16 +183,16 @@ def _turn(row: Mapping[str, Any], places: Mapping[tuple[str, Any], Mapping[str, 
     }
     keys = credit.pop("sources", None) or []
     similarities, weights = credit.pop("source_similarities", []), credit.pop("source_weights", [])
-    sources = []
     if not len(keys) == len(similarities) == len(weights) or any((row["task"], key) not in places for key in keys):
         told = f"step {row['step']}, rollout {row['rollout']!r}, turn {row['turn']}"
         raise ValueError(
             f"the record of {told} has sources that are not among the records; view a run as it was written"
         )
-    for key, similarity, weight in zip(keys, similarities, weights, strict=True):
-        found = places[row["task"], key]
-        place = {"rollout": found["rollout"], "turn": int(found["turn"])}
-        sources.append(place | {"similarity": similarity, "weight": weight})
+    found = [places[row["task"], key] for key in keys]
+    sources = [
+        {"rollout": one["rollout"], "turn": int(one["turn"]), "similarity": similarity, "weight": weight}
+        for one, similarity, weight in zip(found, similarities, weights, strict=True)
+    ]
     unasked = {"unasked": True} if row.get("credit_row") is not None and row.get(_THOUGHT, "") is None else {}
     return {**_part(row, TURN), "turn": int(row["turn"]), "credit": credit, "sources": sources} | unasked
 
