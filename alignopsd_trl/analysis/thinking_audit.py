@@ -165,7 +165,7 @@ class TaskPairs:
     weights: np.ndarray
 
 
-def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
+def encoder_of(run: Records, encoder: str | Encoder | None) -> Encoder:
     """Returns the given encoder, or the one that ``results.json`` names."""
     found = encoder or (results_of(run).get("encoder") or {}).get("name")
     if found is None:

@@ -248,8 +248,7 @@ def pooled(folders: Sequence[Path]) -> pd.DataFrame:
             raise ValueError(f"--pool {folder}: no finished measurement there; name folders that --output was")
         with damage_named(folder / "turns.parquet"):
             tables.append(pd.read_parquet(folder / "turns.parquet"))
-    for folder, own in zip(folders, tables, strict=True):
-        if differ := sorted(set(credit_of(tables[0])) ^ set(credit_of(own))):
+        if differ := sorted(credit_of(tables[0]).keys() ^ credit_of(tables[-1])):
             raise ValueError(
                 f"--pool {folder}: only this folder or the first one has {', '.join(differ)}; measure both with the "
                 "same --methods and --vary"

@@ -19,9 +19,7 @@ Configure = Callable[[str, Mapping[str, Any]], AlignOPSDConfig]
 """(method, settings) -> the configuration of the method under these settings."""
 
 
-def make_variants(
-    configure: Configure, methods: Sequence[str], vary: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Method]:
+def make_variants(configure: Configure, methods: Sequence[str], vary: Sequence[Mapping[str, Any]]) -> dict[str, Method]:
     """Makes variants by their labels: every method as configured, then with each of the settings in ``vary``.
 
     An option of AlignOPSD makes variants of AlignOPSD alone; ``METHOD.OPTION`` makes variants of that method. Raises

@@ -262,12 +262,9 @@ def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str,
 
 
 def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[str, Mapping[str, Any]]) -> dict:
-    """Returns the content of ``results.json`` for a trainer that was made in Python.
-
-    Args:
-        factory: its ``environment_factory``; one of `alignopsd_trl.environments.load` is recognised.
-        results: its evaluations, ``before`` its first update and the last one ``after``.
-    """
+    """Returns the content of ``results.json`` for a trainer that was made in Python, from its ``environment_factory``
+    (one of `alignopsd_trl.environments.load` is recognised) and the results of its evaluations, ``before`` its first
+    update and the last one ``after``."""
     before, after = results.get("before"), results.get("after")
     if before and after and any(before[key] != after[key] for key in ("checksum", "skills")):
         before = None

@@ -70,17 +70,14 @@ def columns(rows: pd.DataFrame, averages_only: bool = False) -> list[Column]:
     return found
 
 
-def value(row: dict[str, Any], column: Column) -> float | None:
-    """Returns one figure of a row; `None` for a category without episodes."""
-    if not column.category:
-        return row[column.name]
-    names = list(row["category_names"])
-    return row["category_success"][names.index(column.name)] if column.name in names else None
-
-
 def per_seed(entry: Entry, column: Column) -> dict[int, float]:
-    found = {seed: value(row, column) for seed, row in entry.rows.get(column.environment, {}).items()}
-    return {seed: number for seed, number in found.items() if number is not None}
+    """Returns a column's figure by seed; a category without episodes has none."""
+    found = {}
+    for seed, row in entry.rows.get(column.environment, {}).items():
+        figures = dict(zip(row["category_names"], row["category_success"], strict=True)) if column.category else row
+        if (figure := figures.get(column.name)) is not None:
+            found[seed] = figure
+    return found
 
 
 def results_table(rows: pd.DataFrame, table: str, averages_only: bool = False) -> str:

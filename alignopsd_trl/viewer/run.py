@@ -81,12 +81,8 @@ class Run:
 
 
 def read_run(folder: str | os.PathLike) -> Run:
-    """Reads a run's output folder; everything but ``trajectories/`` may be missing.
-
-    Raises:
-        FileNotFoundError: if it holds no trajectories.
-        ValueError: if a file is damaged, doubled or of another run; names the file.
-    """
+    """Reads a run's output folder; everything but ``trajectories/`` may be missing. Raises `FileNotFoundError` if it
+    holds none, and `ValueError`, which names the file, if one is damaged, doubled or of another run."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"no run in {folder}: it is no folder; give the output_dir of a run")
