@@ -198,8 +198,8 @@ Outcomes = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Success:
-    """Success on the tasks of a category, in the unit of the measured value: the mean over tasks of the policy without
-    and with the skill in its prompt, and the difference, paired by task."""
+    """Success on the tasks of a category, in the unit of the measured value: means over tasks of the policy ``without``
+    the skill and ``skilled``, with it in the prompt, and their difference, the ``lift``, paired by task."""
 
     tasks: int
     without: Interval

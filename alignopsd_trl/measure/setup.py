@@ -109,8 +109,8 @@ def configure(
     output: Path, environment: str, given: Mapping[str, Any], device: str, method: str, own: Mapping[str, Any]
 ) -> AlignOPSDConfig:
     """Makes the configuration of a method from the environment's preset, then ``given``, then a variant's ``own``
-    settings: fields of `AlignOPSDConfig`, and ``METHOD.OPTION`` for ``method_options``. Raises `ValueError` for a
-    setting that there is not, or a value of a wrong type."""
+    settings: fields of `AlignOPSDConfig`, and ``METHOD.OPTION`` for ``method_options``. Raises `ValueError` for an
+    unknown setting, or a value of a wrong type."""
     known = hints_of(AlignOPSDConfig, INHERITED_RULES)
     asked = {**given, **own}
     options = {name.partition(".")[2]: value for name, value in asked.items() if name.startswith(f"{method}.")}

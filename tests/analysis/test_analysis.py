@@ -243,6 +243,7 @@ def test_mechanism_shows_the_recorded_pairs() -> None:
     rows = turns[(turns.step.astype(str) == chosen["step"]) & (turns.task == chosen["task"])]
     assert len(rows[rows.rollout == chosen["rollout"]]) == found.tables["rollout"].credit_span.nunique()
     assert found.numbers["pairs used in this task"] == len(found.tables["matches"])
+    assert found.tables["matches"].source_action.str.len().gt(0).all(), "what the teacher would have done at the source"
     with pytest.raises(ValueError, match="task 'none' isn't in aligned"):
         analysis.mechanism(RUNS / "aligned", task="none", encoder="lexical")
 
