@@ -44,9 +44,10 @@ LABELS = {
 """The rows' names in the paper's Table 1. A star means an evaluation with skills."""
 
 _TEACHER = ("teacher_model_kind", "privileged", "privileged_siblings")
-METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, "num_iterations", "updates_per_round")
-"""Settings that a row may have of its own. All rounds have the same size; a row chooses its steps a round. Everything
-else is protocol and the same for all rows."""
+_STEPS = ("learning_rate", "num_iterations", "updates_per_round")
+METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, *_STEPS)
+"""Settings that a row may have of its own. All rounds have the same size; a row chooses its steps, by a search that was
+alike for all rows. Everything else is protocol and the same for all rows."""
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
 

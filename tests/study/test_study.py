@@ -55,7 +55,7 @@ def study_of(folder: Path, **content: Any) -> Path:
         ({"seeds": []}, "seeds"),
         ({"seeds": [0, -1]}, "-1 must lie in"),
         ({"seeds": [10**11]}, "must lie in"),
-        ({"methods": [{"method": "grpo", "settings": {"learning_rate": 1}}]}, "protocol"),
+        ({"methods": [{"method": "grpo", "settings": {"temperature": 1}}]}, "protocol"),
         ({"sweeps": {"num_generations": [4, 8]}}, "protocol"),
         ({"settings": {"seed": 3}}, "set by the study itself"),
         ({"devices": ["0", "1"]}, "devices"),
@@ -94,14 +94,10 @@ def test_names_are_checked_before_anything_runs(tmp_path: Path, content: dict, m
 # ---------------------------------------------------------------------- planning
 
 
-def test_a_line_has_its_own_number_of_steps(tmp_path: Path) -> None:
-    lines = [{"method": "grpo", "settings": steps} for steps in ({}, {"num_iterations": 4}, {"updates_per_round": 2})]
-    cells = plan(read_study(study_of(tmp_path, methods=lines, seeds=[0])))
-    assert [(one.config.get("num_iterations"), one.config.get("updates_per_round")) for one in cells] == [
-        (None, None),
-        (4, None),
-        (None, 2),
-    ]
+def test_a_line_has_its_own_steps(tmp_path: Path) -> None:
+    own = [{"num_iterations": 4}, {"updates_per_round": 2}, {"learning_rate": 5e-5}]
+    cells = plan(read_study(study_of(tmp_path, methods=[{"method": "grpo", "settings": one} for one in own], seeds=[0])))
+    assert [{name: one.config[name] for name in mine} for one, mine in zip(cells, own, strict=True)] == own
     assert len({one.folder for one in cells}) == 3
 
 
