@@ -31,8 +31,6 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import (
 
 log = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
-
 DIALECTS = ("list", "single")
 _TRANSIENT = frozenset({500, 502, 503, 504})
 _LARGEST_REPLY = 1 << 28  # bytes
