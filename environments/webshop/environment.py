@@ -167,18 +167,18 @@ def compact_observation(session: Session) -> str:
 
 
 class Factory:
-    """Makes environments over one shop, which is opened at first use, so that a factory can be sent to a process."""
+    """Makes shoppers over one shop, which is opened at first use, so that a factory can be sent to a process."""
 
-    def __init__(self, options: WebShopOptions):
-        self.options = options
+    def __init__(self, options: WebShopOptions, kind: type[Shopper] = WebShopEnvironment):
+        self.options, self.kind = options, kind
 
-    def __call__(self) -> WebShopEnvironment:
-        return WebShopEnvironment(open_shops(self.options))
+    def __call__(self) -> Shopper:
+        return self.kind(open_shops(self.options))
 
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
         """Makes a batch with all shoppers in this process. No call can hang, so the time limit is not used."""
         shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
-        return SerialBatch([WebShopEnvironment(shops, prompt) for _ in range(size)])
+        return SerialBatch([self.kind(shops, prompt) for _ in range(size)])
 
 
 def open_shops(options: WebShopOptions) -> Shops:
