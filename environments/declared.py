@@ -31,6 +31,7 @@ class Declared:
 
 
 def name_of(environment: Any) -> str:
+    """Returns the name of a class's object, or its own, as of a function."""
     return getattr(environment, "__name__", type(environment).__name__)
 
 
