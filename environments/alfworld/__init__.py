@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 if "ALFWorld-v0" not in gymnasium.registry:
-    gymnasium.register(id="ALFWorld-v0", entry_point="alignopsd_trl.environments.alfworld.gym:ALFWorldGym")
+    gymnasium.register(id="ALFWorld-v0", entry_point="alignopsd_trl.environments.gym:ALFWorldGym")
 
 
 def suite(**options: Any) -> Suite:

@@ -81,8 +81,10 @@ class Shopper(TextEnvironment):
         return float(score) if self.options.reward == "score" else self.options.won_reward * won
 
     def _admissible(self) -> tuple[str, ...]:
-        session = self._live()
-        return compact_actions(session) if self.options.observation == "compact" else prompt_actions(session)
+        """Returns the actions on offer; compact ones leave out the click on the search button, which does nothing."""
+        actions = prompt_actions(self._live())
+        compact = self.options.observation == "compact"
+        return tuple(one for one in actions if one != "click[search]") if compact else actions
 
     def _observation(self) -> str:
         session = self._live()
@@ -148,11 +150,6 @@ def prompt_actions(session: Session) -> tuple[str, ...]:
     """Returns the actions on offer as a prompt lists them."""
     search = ("search[<your query>]",) if session.has_search_bar else ()
     return search + tuple(f"click[{name}]" for name in session.clickables)
-
-
-def compact_actions(session: Session) -> tuple[str, ...]:
-    """Returns `prompt_actions` without the click on the search button, which does nothing."""
-    return tuple(action for action in prompt_actions(session) if action != "click[search]")
 
 
 def compact_observation(session: Session) -> str:

@@ -96,7 +96,10 @@ class CachedRetriever(Retriever):
             self._remember(fresh, k)
             found.update(fresh)
         failed = sum(isinstance(found[query], SearchFailure) for query in queries)
-        self._count(queries=len(queries), cached=len(queries) - len(missing), failed=failed, started=started)
+        now = (len(queries), len(queries) - len(missing), failed, time.perf_counter() - started)
+        with self._lock:
+            for name, amount in zip(self._counters, now, strict=True):
+                self._counters[name] += amount
         return [found[query] for query in queries]
 
     def check(self) -> None:
@@ -125,10 +128,3 @@ class CachedRetriever(Retriever):
                     self._known[query, k] = outcome
             while len(self._known) > self.size:
                 self._known.popitem(last=False)
-
-    def _count(self, queries: int, cached: int, failed: int, started: float) -> None:
-        with self._lock:
-            self._counters["queries"] += queries
-            self._counters["cached"] += cached
-            self._counters["failed"] += failed
-            self._counters["seconds"] += time.perf_counter() - started

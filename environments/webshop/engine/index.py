@@ -126,8 +126,6 @@ def open_catalogue(
     Raises:
         DataError: on data that cannot be used.
     """
-    if num_products is not None and num_products < 1:
-        raise ValueError(f"num_products must be at least 1, got {num_products}")
     files = DataFiles.find(data_dir, data_variant)
     cache = Path(cache_dir) if cache_dir is not None else cache_folder("webshop")
     checksum = data_checksum(files, cache, num_products, lenient)

@@ -51,8 +51,6 @@ class Shop:
         specials: bool = True,
         results_per_page: int = PAGE_SIZE,
     ):
-        if results_per_page < 1:
-            raise ValueError(f"results_per_page must be at least 1, got {results_per_page}")
         self.catalogue, self.goals = catalogue, goals
         self.show_attributes, self.specials, self.results_per_page = show_attributes, specials, results_per_page
         self._nouns = extractor(nouns)[1]
