@@ -22,10 +22,10 @@ class Declared:
         self.name = name_of(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
         self.openings_may_differ = getattr(first, "openings_may_differ", False)
-        own = getattr(first, "takes_seed", None)
-        self.takes_seed = names_seed(type(first)) if own is None else own
-        own = getattr(first, "takes_dynamics_seed", None)
-        self.takes_dynamics_seed = reset_names(type(first), "dynamics_seed") if own is None else own
+        takes = getattr(first, "takes_seed", None)
+        self.takes_seed = names_seed(type(first)) if takes is None else takes
+        takes = getattr(first, "takes_dynamics_seed", None)
+        self.takes_dynamics_seed = reset_names(type(first), "dynamics_seed") if takes is None else takes
         self.thinks_freely = getattr(first, "thinks_freely", False)
         self.concurrent = concurrency(first)
         self.projects_itself = not _is_ours(first.project)

@@ -95,11 +95,11 @@ class CachedRetriever(Retriever):
             fresh = dict(zip(missing, self.inner.search(missing, k), strict=True))
             self._remember(fresh, k)
             found.update(fresh)
-        failed = sum(isinstance(found[query], SearchFailure) for query in queries)
-        now = (len(queries), len(queries) - len(missing), failed, time.perf_counter() - started)
         with self._lock:
-            for name, amount in zip(self._counters, now, strict=True):
-                self._counters[name] += amount
+            self._counters["queries"] += len(queries)
+            self._counters["cached"] += len(queries) - len(missing)
+            self._counters["failed"] += sum(isinstance(found[query], SearchFailure) for query in queries)
+            self._counters["seconds"] += time.perf_counter() - started
         return [found[query] for query in queries]
 
     def check(self) -> None:
