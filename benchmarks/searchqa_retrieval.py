@@ -16,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,7 +32,9 @@ from rich.table import Table
 from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.searchqa import BM25Retriever, Corpus, suite
-from alignopsd_trl.environments.searchqa.player import ScriptedPlayer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from assets.worlds.closed_world_player import ScriptedPlayer  # noqa: E402
 
 WORDS = 400_000
 LENGTH = 100

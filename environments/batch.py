@@ -88,8 +88,7 @@ def open_batch(
     """
     own = getattr(factory, "batch", None)
     batch = own(size, time_limit) if own is not None else _fitting(factory, size, time_limit, here, turns)
-    name = getattr(batch, "name", getattr(factory, "__name__", type(factory).__name__))
-    return ValidatedBatch(batch, name, time_limit, size)
+    return ValidatedBatch(batch, getattr(batch, "name", name_of(factory)), time_limit, size)
 
 
 def _fitting(factory: Callable[[], TextEnvironment], size: int, time_limit: float, here: bool, turns: bool) -> Any:
@@ -187,7 +186,8 @@ class ThreadedBatch(Declared):
         self._environments: list[TextEnvironment | Failure] = [*made]
         first = made[0]
         check_environment(type(first))
-        _check_own(made)
+        if len(set(map(id, made))) < size:
+            raise TypeError(f"environment {name_of(first)}: its factory returned {SHARED}")
         self._describe(first)
         self._streams = None if self.concurrent is True and not turns else [RandomStream() for _ in made]
         self._project = first.project
@@ -360,13 +360,3 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return guarded(call)
     except EnvironmentsDown as error:
         return error
-
-
-def _check_own(made: Sequence[Any]) -> None:
-    """Refuses one object for several episodes.
-
-    Raises:
-        TypeError: names the environment.
-    """
-    if len(set(map(id, made))) < len(made):
-        raise TypeError(f"environment {name_of(made[0])}: its factory returned {SHARED}")

@@ -15,22 +15,26 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 class Declared:
-    """Reads once the attributes that all environments of a batch share."""
+    """Reads once the attributes that all environments of a batch share. Whether `reset` takes a seed is seen in its
+    signature, unless an attribute of that name says so."""
 
     def _describe(self, first: TextEnvironment) -> None:
         self.name = name_of(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
         self.openings_may_differ = getattr(first, "openings_may_differ", False)
-        self.takes_seed = takes_seed(first)
-        self.takes_dynamics_seed = takes_dynamics_seed(first)
+        takes = getattr(first, "takes_seed", None)
+        self.takes_seed = names_seed(type(first)) if takes is None else takes
+        takes = getattr(first, "takes_dynamics_seed", None)
+        self.takes_dynamics_seed = reset_names(type(first), "dynamics_seed") if takes is None else takes
         self.thinks_freely = getattr(first, "thinks_freely", False)
         self.concurrent = concurrency(first)
         self.projects_itself = not _is_ours(first.project)
-        own = getattr(first, "prepare_row", None)
-        self.prepare_row = None if own is TextEnvironment.prepare_row else own
+        prepares = getattr(first, "prepare_row", None)
+        self.prepare_row = None if prepares is TextEnvironment.prepare_row else prepares
 
 
 def name_of(environment: Any) -> str:
+    """Returns the name of a class's object, or its own, as of a function."""
     return getattr(environment, "__name__", type(environment).__name__)
 
 
@@ -68,20 +72,9 @@ def _is_ours(method: Callable[..., Any]) -> bool:
     return f"{getattr(method, '__module__', '')}.".startswith(f"{_PACKAGE}.")
 
 
-def takes_seed(environment: Any) -> bool:
-    """Whether an environment's own `reset` names ``seed``, or its attribute of this name says so."""
-    own = getattr(environment, "takes_seed", None)
-    return names_seed(type(environment)) if own is None else own
-
-
 def names_seed(kind: type[Any]) -> bool:
+    """Whether the `reset` of a class itself names ``seed``."""
     return "seed" in inspect.signature(kind.reset).parameters
-
-
-def takes_dynamics_seed(environment: Any) -> bool:
-    """Whether an environment's `reset` takes ``dynamics_seed``, or its attribute of this name says so."""
-    own = getattr(environment, "takes_dynamics_seed", None)
-    return reset_names(type(environment), "dynamics_seed") if own is None else own
 
 
 def reset_names(kind: type, parameter: str) -> bool:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+SPLITS = ("train", "test")
 
 
 def _written(panel: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +102,39 @@ class TaskPanel:
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return iter(self.rows)
+
+
+class SplitTasks(ABC):
+    """The tasks of an environment in the splits `SPLITS`, as a dataset and as a panel.
+
+    Attributes:
+        environment: its name.
+        suffix: the end of its panels' names.
+    """
+
+    environment: str
+    suffix = ""
+
+    @abstractmethod
+    def _rows(self, split: str) -> Sequence[dict[str, Any]]: ...
+
+    def rows(self, split: str) -> Sequence[dict[str, Any]]:
+        """Returns the tasks of a split, in order.
+
+        Raises:
+            ValueError: if there is no such split.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+        return self._rows(split)
+
+    def dataset(self, split: str) -> Dataset:
+        from datasets import Dataset
+
+        return Dataset.from_list(list(self.rows(split)))
+
+    def panel(self, name: str) -> TaskPanel:
+        return TaskPanel.of(self.environment, f"{name}{self.suffix}", self.rows(name))
 
 
 def trained_too(trained: Any, rows: Iterable[Mapping[str, Any]], name: str) -> str | None:

@@ -112,7 +112,9 @@ class ProcessBatch(Declared):
         with self._alone(slots):
             for slot in slots:
                 self._tasks[slot] = None
-            self._recycle({self._home(slot) for slot in slots})
+            for home in {self._home(slot) for slot in slots}:
+                if (worker := self._workers[home]) is not None and worker.resets >= self._recycle_after:
+                    self._discard(home)
             return self._run([(slot, RESET, dict(task)) for slot, task in zip(slots, tasks, strict=True)])
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
@@ -152,12 +154,6 @@ class ProcessBatch(Declared):
         worker = self._workers[home]
         assert worker is not None, "callers `_ensure` it"
         return worker
-
-    def _recycle(self, homes: Collection[int]) -> None:
-        for home in homes:
-            worker = self._workers[home]
-            if worker is not None and worker.resets >= self._recycle_after:
-                self._discard(home)
 
     def _run(self, items: Sequence[Item]) -> list[Any]:
         results: dict[int, Any] = {}
@@ -259,7 +255,8 @@ class ProcessBatch(Declared):
             pass  # it died or hangs: the collection of answers notices that
 
     def _ensure(self, homes: Collection[int]) -> None:
-        missing = [home for home in homes if (worker := self._workers[home]) is None or worker.died()]
+        workers = {home: self._workers[home] for home in homes}
+        missing = [home for home, one in workers.items() if one is None or one.process.poll() is not None]
         for home in missing:
             self._discard(home)
             self._workers[home] = _Worker(self._folder, self._time_limit)
@@ -306,9 +303,6 @@ class _Worker:
             answer = f"ended before it was ready ({_reason(self.process.wait())}); its own words are on stderr"
         if answer != READY:
             raise RuntimeError(f"an environment worker can't start: {answer}")
-
-    def died(self) -> bool:
-        return self.process.poll() is not None
 
     def kill(self) -> None:
         self.connection.close()

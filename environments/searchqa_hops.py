@@ -12,7 +12,8 @@ from typing import Any
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
 from alignopsd_trl.environments.searchqa.engine.corpus import Corpus
-from alignopsd_trl.environments.searchqa.hops import FILES, KINDS, HopFactory, HopTasks
+from alignopsd_trl.environments.searchqa.environment import SearchQAFactory
+from alignopsd_trl.environments.searchqa.hops import FILES, KINDS, HopQA, HopTasks
 from alignopsd_trl.environments.searchqa.options import SearchQAOptions
 from alignopsd_trl.environments.searchqa.prompt import prompt_of
 
@@ -38,7 +39,7 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
     tasks, prompt = HopTasks(folder), prompt_of(chosen.template)
     return Suite(
         name="searchqa_hops",
-        factory=HopFactory(retriever, **episode, template=chosen.template),
+        factory=SearchQAFactory(retriever, kind=HopQA, **episode, template=chosen.template),
         tasks=tasks.dataset,
         panel=tasks.panel,
         categories=KINDS,

@@ -98,8 +98,18 @@ class ValidatedBatch:
 
     @property
     def sibling_advice(self) -> str:
-        """Says what to change where siblings of a task differ."""
-        return sibling_advice(self._batch)
+        """Says what to change where siblings of a task differ, by what the environment declares and how it is
+        played."""
+        if not getattr(self._batch, "takes_seed", False):
+            return (
+                "Give reset() a parameter 'seed' and draw everything from it (siblings get the same), or put what it "
+                "draws into columns of the dataset"
+            )
+        others = "a generator without this seed (random.Random(), numpy.random.default_rng()), the clock, a server"
+        shared = "what environments share (class attributes, globals, files)"
+        if self.concurrent is True:
+            shared = f"{shared}, which calls change at once where concurrent = True"
+        return f"reset() takes 'seed' already, so something else decides too: {others}, or {shared}; keep all in self"
 
     @property
     def worker(self) -> Callable[[int], int] | None:
@@ -170,20 +180,6 @@ def copied(value: Any) -> Any:
     if isinstance(value, list):
         return [copied(one) for one in value]
     return value
-
-
-def sibling_advice(batch: Any) -> str:
-    """Says what to change where siblings of a task differ, by what the environment declares and how it is played."""
-    if not getattr(batch, "takes_seed", False):
-        return (
-            "Give reset() a parameter 'seed' and draw everything from it (siblings get the same), or put what it draws "
-            "into columns of the dataset"
-        )
-    others = "a generator without this seed (random.Random(), numpy.random.default_rng()), the clock, a server"
-    shared = "what environments share (class attributes, globals, files)"
-    if getattr(batch, "concurrent", False) is True:
-        shared = f"{shared}, which calls change at once where concurrent = True"
-    return f"reset() takes 'seed' already, so something else decides too: {others}, or {shared}; keep all in self"
 
 
 def _admitted(check: Callable[[Any], Value], value: Any) -> Value | Failure:

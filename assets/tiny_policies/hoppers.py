@@ -17,8 +17,9 @@ from typing import Any
 
 from alignopsd_trl.environments import searchqa_hops
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View
+from alignopsd_trl.environments.panel import SPLITS
 from alignopsd_trl.environments.searchqa.hop_reader import Reader, Situation
-from alignopsd_trl.environments.searchqa.hops import KINDS, SPLITS, kind_of
+from alignopsd_trl.environments.searchqa.hops import KINDS, kind_of
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.demonstrations import Demonstration, every_task
 from assets.tiny_policies.heeding import heeding

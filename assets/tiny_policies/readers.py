@@ -15,10 +15,10 @@ from typing import Any
 
 from alignopsd_trl.environments import searchqa_tiny
 from alignopsd_trl.environments.base import Suite, TextEnvironment
-from alignopsd_trl.environments.searchqa.player import ScriptedPlayer
 from assets.tiny_policies.demonstrations import Played, episode
 from assets.worlds import closed_world_names as names
 from assets.worlds.closed_world import generate
+from assets.worlds.closed_world_player import ScriptedPlayer
 
 CARELESS = (0.3, 0.5, 0.7)  # error rate of an episode without a skill
 CAREFUL = 0.03  # error rate of every answer under a skill

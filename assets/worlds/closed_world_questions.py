@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from alignopsd_trl.environments.searchqa.engine.wordings import BRIDGE, COMPARE, QUOTA, SINGLE, art, label
 from assets.worlds.closed_world_facts import Entity, World
+from assets.worlds.closed_world_wordings import BRIDGE, COMPARE, QUOTA, SINGLE, art, label
 
 DRAWS = 30  # of a pair, for each relation that compares
 

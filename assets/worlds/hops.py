@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.environments.panel import SPLITS
 from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
 from alignopsd_trl.environments.searchqa.engine.corpus import Corpus
-from alignopsd_trl.environments.searchqa.hops import FACTS, FILES, KINDS, SPLITS, kind_of
+from alignopsd_trl.environments.searchqa.hops import FACTS, FILES, KINDS, kind_of
 
 SEED = 1  # of the shipped world
 QUOTA = {"train": 90, "test": 40}  # questions of a kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from alignopsd_trl.environments.adapters.rows import is_row_id
 from alignopsd_trl.environments.base import TextEnvironment
@@ -27,12 +27,12 @@ class AdaptedEnvironment(TextEnvironment):
     messages: list[dict[str, Any]]
     options: dict[str, Any]
 
-    def __call__(self) -> AdaptedEnvironment:
+    def __call__(self) -> Self:
         return self.with_options()
 
-    def with_options(self, **changed: Any) -> AdaptedEnvironment:
+    def with_options(self, **changed: Any) -> Self:
         """Makes another one with some options changed."""
-        raise NotImplementedError
+        return type(self)(**self.options | changed)
 
     @property
     def __name__(self) -> str:

@@ -16,6 +16,7 @@ from alignopsd_trl.environments.adapters.types import is_address
 from alignopsd_trl.environments.adapters.waiting import EventLoop
 from alignopsd_trl.environments.base import Ending, Opening, Projection, Record, Step, View
 from alignopsd_trl.environments.batch import guarded
+from alignopsd_trl.environments.declared import name_of
 from alignopsd_trl.environments.plain import action_in
 
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)
@@ -106,21 +107,18 @@ class OpenEnvEnvironment(AdaptedEnvironment):
                 f"reward={reward!r}: say how the steps' rewards make the episode's: 'sum' adds them up, 'last' takes "
                 "that of the last step"
             )
-        self.options = {"connect": connect, "act": act, "show": show, "reward": reward, "success": success}
-        self.options |= {"max_turns": max_turns, "history_length": history_length}
+        self.options = dict(connect=connect, act=act, show=show, reward=reward, success=success)
+        self.options |= dict(max_turns=max_turns, history_length=history_length)
         self._connect, self._act, self._show = connect, act, show or shown_observation
         self._sums, self._success = reward == "sum", success
         self.max_turns, self.history_length = max_turns, history_length
         self.messages: list[dict[str, Any]] = []
         self._loop = EventLoop()
 
-    def with_options(self, **changed: Any) -> OpenEnvEnvironment:
-        return type(self)(**self.options | changed)
-
     @property
     def __name__(self) -> str:
         made_by = getattr(self._connect, "func", self._connect)  # of a functools.partial
-        return getattr(made_by, "__name__", type(made_by).__name__)
+        return name_of(made_by)
 
     def reset(self, **row: Any) -> Opening:
         self.messages = messages_of(row)

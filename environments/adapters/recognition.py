@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
-from alignopsd_trl.environments.adapters.showing import name_of
 from alignopsd_trl.environments.adapters.tools import ToolEnvironment
 from alignopsd_trl.environments.base import TextEnvironment
-from alignopsd_trl.environments.declared import check_environment
+from alignopsd_trl.environments.declared import check_environment, name_of
 from alignopsd_trl.environments.generators import kept
 
 

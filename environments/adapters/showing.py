@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alignopsd_trl.environments.base import Chat, Record, View
+from alignopsd_trl.environments.declared import name_of
 
 RULES = """\
 Think between <think> and </think>. Then call tools between <action> and </action>, with literal arguments, for example
@@ -83,11 +84,6 @@ def _past(view: View) -> str:
 
 def _turn(record: Record) -> str:
     return f"<action>{record.action}</action>\n{record.result}"
-
-
-def name_of(tool: Callable) -> str:
-    """Returns the name by which a policy calls a tool."""
-    return getattr(tool, "__name__", type(tool).__name__)
 
 
 def describe(tool: Callable) -> str:

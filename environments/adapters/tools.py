@@ -17,13 +17,12 @@ from alignopsd_trl.environments.adapters.showing import (
     ToolPrompt,
     describe,
     example_of,
-    name_of,
     signature_of,
 )
 from alignopsd_trl.environments.adapters.types import check_arguments, is_address
 from alignopsd_trl.environments.adapters.waiting import OwnThread, settled
 from alignopsd_trl.environments.base import Ending, EnvironmentsDown, Opening, Projection, Step, text_of_error
-from alignopsd_trl.environments.declared import SHARED, concurrency, names_seed, reset_names
+from alignopsd_trl.environments.declared import SHARED, concurrency, name_of, names_seed, reset_names
 from alignopsd_trl.environments.generators import kept
 
 Factory = Callable[[], Any]
@@ -86,17 +85,10 @@ class ToolEnvironment(AdaptedEnvironment):
         max_tool_calling_iterations: int | None = None,
         seeded: bool = False,
     ):
-        self.options = {
-            "tools": tools,
-            "format": format,
-            "success": success,
-            "score": score,
-            "max_turns": max_turns,
-            "history_length": history_length,
-            "max_tool_calling_iterations": max_tool_calling_iterations,
-            "seeded": seeded,
-        }
         self._pool = factory if isinstance(factory, _Pool) else _Pool(factory)
+        self.options = dict(factory=self._pool, tools=tools, format=format, success=success, score=score, seeded=seeded)
+        self.options |= dict(max_turns=max_turns, history_length=history_length)
+        self.options |= dict(max_tool_calling_iterations=max_tool_calling_iterations)
         self._functions = {name_of(tool): tool for tool in tools}
         if format not in ("text", "native"):
             raise ValueError(f"format={format!r} must be 'text' or 'native'")
@@ -115,10 +107,6 @@ class ToolEnvironment(AdaptedEnvironment):
         self._thread = OwnThread()
         self.messages: list[dict[str, Any]] = []
         self._dialogue = Dialogue(())
-
-    def with_options(self, **changed: Any) -> ToolEnvironment:
-        """Makes another one of the same class and tools with some options changed."""
-        return type(self)(self._pool, **self.options | changed)
 
     @property
     def __name__(self) -> str:

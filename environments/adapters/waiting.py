@@ -8,7 +8,6 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import cache
 from typing import Any
 
 
@@ -71,12 +70,5 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-@cache
-def shared_loop() -> EventLoop:
-    """Returns the event loop of this process: as in TRL, functions that several episodes call may share connections."""
-    return EventLoop()
-
-
-def settled(value: Any) -> Any:
-    """Does as `EventLoop.settled`, on the shared loop."""
-    return shared_loop().settled(value)
+settled = EventLoop().settled
+"""On one event loop of this process: as in TRL, functions that several episodes call may share connections."""

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from alignopsd_trl.environments.alfworld.engine.categories import (
-    CATEGORIES,
-    TASK_TYPES,
-    format_rates,
-    parse_task_type,
-    success_rates,
-)
+from alignopsd_trl.environments.alfworld.engine.categories import CATEGORIES, TASK_TYPES, parse_task_type
 from alignopsd_trl.environments.alfworld.engine.packages import MissingPackage, logic_checksum, require, versions
 from alignopsd_trl.environments.alfworld.environment import AlfWorldEnvironment, Factory
 from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
@@ -42,15 +36,13 @@ __all__ = [
     "MissingPackage",
     "ProcessBatch",
     "Walkthrough",
-    "format_rates",
     "play",
     "project",
-    "success_rates",
     "suite",
 ]
 
 if "ALFWorld-v0" not in gymnasium.registry:
-    gymnasium.register(id="ALFWorld-v0", entry_point="alignopsd_trl.environments.alfworld.gym:ALFWorldGym")
+    gymnasium.register(id="ALFWorld-v0", entry_point="alignopsd_trl.environments.gym:ALFWorldGym")
 
 
 def suite(**options: Any) -> Suite:

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from alignopsd_trl.environments.alfworld import suite
 from alignopsd_trl.environments.alfworld.engine.categories import CATEGORIES, TASK_TYPES, parse_task_type
 from alignopsd_trl.environments.alfworld.engine.games import read_game
-from alignopsd_trl.environments.alfworld.engine.generator import Variant, generate
+from alignopsd_trl.environments.alfworld.engine.generator import Variant, generate_all
 from alignopsd_trl.environments.alfworld.engine.packages import MissingPackage, require
 from alignopsd_trl.environments.alfworld.environment import AlfWorldEnvironment, Factory
 from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
@@ -69,7 +69,7 @@ def _task(arguments: argparse.Namespace) -> dict[str, Any]:
         return {**row, "game": read_game(games.root(arguments.split) / row["task_id"])}
     kind = parse_task_type(arguments.type)
     batch = ThreadedBatch(Factory(), 1, time_limit=600.0)
-    game = generate(kind, [arguments.seed], batch, 1, Variant(held_out=arguments.held_out))[0]
+    game = generate_all([(kind, arguments.seed)], batch, 1, Variant(held_out=arguments.held_out))[0]
     batch.close()
     return {"task_id": game.task_id, "game": game.joined()}
 

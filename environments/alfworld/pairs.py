@@ -19,20 +19,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alignopsd_trl.environments.alfworld.house import OPENABLE, OPENING, STATES, TOOLS, House, kind_of
 from alignopsd_trl.environments.alfworld.options import PairOptions
 from alignopsd_trl.environments.alfworld.prompt import AlfWorldPrompt, project
 from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment
 from alignopsd_trl.environments.batch import SerialBatch
-from alignopsd_trl.environments.panel import TaskPanel
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from alignopsd_trl.environments.panel import SPLITS, SplitTasks
 
 KINDS = ("untreated", "lookalike", "closed", "apart")
-SPLITS = ("train", "test")
 SIZES = {"train": 800, "test": 400}
 WANTED = 2  # things of a game
 _GOAL = re.compile(r"put two (?:(?P<state>clean|hot|cool) )?(?P<thing>\w+) in (?P<place>\w+)\.")
@@ -117,33 +113,20 @@ def _lines(stands: Sequence[str], things: Sequence[Sequence[str]], draw: Random)
     return found
 
 
-class PairTasks:
-    """The games of a seed. Kinds take turns, and no game occurs twice.
+class PairTasks(SplitTasks):
+    """The games of a seed, with ``task_id, category, task, places``. Kinds take turns, and no game occurs twice.
 
     Args:
         seed (`int`): another one gives other games.
     """
 
+    environment = "alfworld_pairs"
+
     def __init__(self, seed: int):
         self.seed = seed
 
-    def rows(self, split: str) -> Sequence[dict[str, Any]]:
-        """Returns rows with ``task_id, category, task, places``.
-
-        Raises:
-            ValueError: if there is no such split.
-        """
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+    def _rows(self, split: str) -> Sequence[dict[str, Any]]:
         return _drawn(self.seed)[split]
-
-    def dataset(self, split: str) -> Dataset:
-        from datasets import Dataset
-
-        return Dataset.from_list(list(self.rows(split)))
-
-    def panel(self, name: str) -> TaskPanel:
-        return TaskPanel.of("alfworld_pairs", name, self.rows(name))
 
 
 @cache

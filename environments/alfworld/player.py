@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from alignopsd_trl.environments.alfworld.house import OPENABLE, TOOLS, kind_of
 from alignopsd_trl.environments.base import Record, Step, TextEnvironment, View
 
-OPENABLE = ("fridge", "cabinet", "microwave", "drawer", "safe")
-_TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 _ADJECTIVES = {"clean": "clean", "hot": "heat", "cool": "cool"}
 _NAME = r"[a-z]+ \d+"
 _TASKS = (
@@ -107,7 +106,7 @@ class Memory:
 
     def where(self, kind: str) -> list[tuple[str, str]]:
         """Returns known objects of a class as (object, receptacle)."""
-        return [(o, r) for r, inside in self.contents.items() for o in inside if o.rsplit(" ", 1)[0] == kind]
+        return [(o, r) for r, inside in self.contents.items() for o in inside if kind_of(o) == kind]
 
     def _drop(self, thing: str) -> None:
         for inside in self.contents.values():
@@ -160,7 +159,7 @@ class Explorer:
     def _decide(self, admissible: Collection[str]) -> tuple[str, str]:
         memory, goal = self._memory, self._goal
         held = memory.holding
-        if held and held.rsplit(" ", 1)[0] != goal.target:
+        if held and kind_of(held) != goal.target:
             return self._put_away(admissible)
         if held:
             return self._use_held(held, admissible)
@@ -179,7 +178,7 @@ class Explorer:
             lamp, place = lamps[0]
             return self._at(place, f"use {lamp}", f"I have {held} and look at it under {lamp}", admissible)
         if goal.verb and goal.verb not in self._memory.state.get(held, ()):
-            tool = self._first(_TOOLS[goal.verb])
+            tool = self._first(TOOLS[goal.verb])
             command = f"{goal.verb} {held} with {tool}"
             return self._at(tool, command, f"I have {held} and must {goal.verb} it first", admissible, opening=False)
         place = self._destination()
@@ -200,7 +199,7 @@ class Explorer:
             memory.contents.clear()
             left = memory.receptacles
         here = [place for place in left if f"examine {place}" in admissible]
-        place = min(here or left, key=lambda place: place.rsplit(" ", 1)[0] in OPENABLE)
+        place = min(here or left, key=lambda place: kind_of(place) in OPENABLE)
         return self._at(place, f"examine {place}", f"I still look for {wanted}, maybe in {place}", admissible)
 
     def _at(
@@ -215,21 +214,18 @@ class Explorer:
 
     def _delivered(self, thing: str, place: str) -> bool:
         goal = self._goal
-        if goal.lamp or place.rsplit(" ", 1)[0] != goal.place:
+        if goal.lamp or kind_of(place) != goal.place:
             return False
         return goal.count == 2 and place == self._destination()
 
     def _destination(self) -> str:
         """Returns the receptacle for all targets: one that holds a target already, else the first of its class."""
-        full = [place for _, place in self._memory.where(self._goal.target) if self._is_goal(place)]
+        full = [place for _, place in self._memory.where(self._goal.target) if kind_of(place) == self._goal.place]
         return full[0] if full else self._first(self._goal.place)
-
-    def _is_goal(self, place: str) -> bool:
-        return place.rsplit(" ", 1)[0] == self._goal.place
 
     def _first(self, kind: str) -> str:
         for place in self._memory.receptacles:
-            if place.rsplit(" ", 1)[0] == kind:
+            if kind_of(place) == kind:
                 return place
         raise ValueError(f"the room has no {kind}, which the task needs")
 

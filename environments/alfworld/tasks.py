@@ -130,11 +130,10 @@ def source(
     room_size: tuple[int, int] = SIZE,
     room_things: tuple[int, int] = THINGS,
 ) -> OfficialGames | GeneratedGames:
-    """Returns the source of games.
+    """Returns the source of games, ``generated`` or ``official``.
 
     Raises:
-        ValueError: if ``games`` is neither ``generated`` nor ``official``, or ``room_size`` or
-            ``room_things`` is not a range.
+        ValueError: if ``room_size`` or ``room_things`` is not a range.
         FileNotFoundError: if the official data are not there.
     """
     if games == "generated":
@@ -143,8 +142,6 @@ def source(
         if not 0 <= room_things[0] <= room_things[1]:
             raise ValueError(f"room_things={room_things} must be (least, most) further things in a room, at least 0")
         return GeneratedGames(seed, tuple(task_types), room_size, room_things)
-    if games != "official":
-        raise ValueError(f"games={games!r} is unknown; use 'generated' or 'official'")
     place = Path(folder).expanduser() if folder else official_folder()
     if not place.is_dir():
         raise FileNotFoundError(

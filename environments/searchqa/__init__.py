@@ -55,7 +55,7 @@ __all__ = [
 
 
 if "SearchQA-v0" not in gymnasium.registry:
-    gymnasium.register(id="SearchQA-v0", entry_point="alignopsd_trl.environments.searchqa.gym:SearchQAGym")
+    gymnasium.register(id="SearchQA-v0", entry_point="alignopsd_trl.environments.gym:SearchQAGym")
 
 
 def suite(**options: Any) -> Suite:

@@ -163,16 +163,17 @@ class SearchQAFactory:
     Args:
         retriever: any backend.
         cache: queries whose passages are remembered.
+        kind: of the environments.
         options: of `SearchQA`.
     """
 
-    def __init__(self, retriever: Retriever, cache: int = 65_536, **options: Any):
+    def __init__(self, retriever: Retriever, cache: int = 65_536, kind: type[SearchQA] = SearchQA, **options: Any):
         self.retriever = CachedRetriever(retriever, cache)
-        self.options = options
+        self.options, self.kind = options, kind
         SearchQA(self.retriever, **options)  # refuses a wrong option here, before anything runs
 
     def __call__(self) -> SearchQA:
-        return SearchQA(self.retriever, **self.options)
+        return self.kind(self.retriever, **self.options)
 
     def batch(self, size: int, time_limit: float) -> SearchQABatch:
         """Makes a batch of ``size`` episodes. ``time_limit`` is not used: an episode waits only for the retriever,

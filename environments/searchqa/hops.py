@@ -19,18 +19,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alignopsd_trl.environments.base import Opening, Step
-from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.panel import SplitTasks
 from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome
-from alignopsd_trl.environments.searchqa.environment import SearchQA, SearchQAFactory
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from alignopsd_trl.environments.searchqa.environment import SearchQA
 
 KINDS = ("early", "relation", "namesake", "failed")
-SPLITS = ("train", "test")
 FILES = Path(__file__).parent / "data" / "hops"
 FACTS: dict[str, dict[str, str]] = {
     "country": {"capital": "town", "currency": "currency"},
@@ -47,33 +43,20 @@ FACTS: dict[str, dict[str, str]] = {
 """kind -> fact -> type of its value, a kind or a word"""
 
 
-class HopTasks:
-    """The questions of a folder, by split. Kinds take turns.
+class HopTasks(SplitTasks):
+    """The questions of a folder, with ``task_id, category, question, golden_answers``. Kinds take turns.
 
     Args:
         folder: with ``train.jsonl`` and ``test.jsonl``.
     """
 
+    environment = "searchqa_hops"
+
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def rows(self, split: str) -> Sequence[dict[str, Any]]:
-        """Returns rows with ``task_id, category, question, golden_answers``.
-
-        Raises:
-            ValueError: if there is no such split.
-        """
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+    def _rows(self, split: str) -> Sequence[dict[str, Any]]:
         return _read(self._folder / f"{split}.jsonl")
-
-    def dataset(self, split: str) -> Dataset:
-        from datasets import Dataset
-
-        return Dataset.from_list(list(self.rows(split)))
-
-    def panel(self, name: str) -> TaskPanel:
-        return TaskPanel.of("searchqa_hops", name, self.rows(name))
 
 
 class HopQA(SearchQA):
@@ -111,13 +94,6 @@ class HopQA(SearchQA):
         self._kind, self._name = FACTS.get(self._kind, {}).get(fact, ""), value[1]
         del self._facts_left[0]
         return name
-
-
-class HopFactory(SearchQAFactory):
-    """Makes `HopQA` environments over one shared, cached retriever."""
-
-    def __call__(self) -> HopQA:
-        return HopQA(self.retriever, **self.options)
 
 
 def asked(question: str) -> tuple[tuple[str, ...], str, str]:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.environments.base import View
-from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.panel import SPLITS, TaskPanel
 from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 DATA_SOURCES = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
-SPLITS = ("train", "test")
 CLOSED_WORLD = Path(__file__).parent / "data"
 
 Row = dict[str, Any]

@@ -81,8 +81,10 @@ class Shopper(TextEnvironment):
         return float(score) if self.options.reward == "score" else self.options.won_reward * won
 
     def _admissible(self) -> tuple[str, ...]:
-        session = self._live()
-        return compact_actions(session) if self.options.observation == "compact" else prompt_actions(session)
+        """Returns the actions on offer; compact ones leave out the click on the search button, which does nothing."""
+        actions = prompt_actions(self._live())
+        compact = self.options.observation == "compact"
+        return tuple(one for one in actions if one != "click[search]") if compact else actions
 
     def _observation(self) -> str:
         session = self._live()
@@ -150,11 +152,6 @@ def prompt_actions(session: Session) -> tuple[str, ...]:
     return search + tuple(f"click[{name}]" for name in session.clickables)
 
 
-def compact_actions(session: Session) -> tuple[str, ...]:
-    """Returns `prompt_actions` without the click on the search button, which does nothing."""
-    return tuple(action for action in prompt_actions(session) if action != "click[search]")
-
-
 def compact_observation(session: Session) -> str:
     """Returns the page without the instruction and without texts that the list of actions repeats, and with the chosen
     options, which mode ``text`` does not show."""
@@ -167,18 +164,18 @@ def compact_observation(session: Session) -> str:
 
 
 class Factory:
-    """Makes environments over one shop, which is opened at first use, so that a factory can be sent to a process."""
+    """Makes shoppers over one shop, which is opened at first use, so that a factory can be sent to a process."""
 
-    def __init__(self, options: WebShopOptions):
-        self.options = options
+    def __init__(self, options: WebShopOptions, kind: type[Shopper] = WebShopEnvironment):
+        self.options, self.kind = options, kind
 
-    def __call__(self) -> WebShopEnvironment:
-        return WebShopEnvironment(open_shops(self.options))
+    def __call__(self) -> Shopper:
+        return self.kind(open_shops(self.options))
 
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
         """Makes a batch with all shoppers in this process. No call can hang, so the time limit is not used."""
         shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
-        return SerialBatch([WebShopEnvironment(shops, prompt) for _ in range(size)])
+        return SerialBatch([self.kind(shops, prompt) for _ in range(size)])
 
 
 def open_shops(options: WebShopOptions) -> Shops:

@@ -12,23 +12,19 @@ a split. The same goal can be in both splits: they **overlap**.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.panel import SplitTasks
 from alignopsd_trl.environments.webshop.engine.goals import GoalList
 from alignopsd_trl.environments.webshop.environment import Shops
 from alignopsd_trl.environments.webshop.options import WebShopOptions
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 TEST_GOALS = 500
 TRAIN_TASKS, VALIDATION_TASKS = 16, 128  # a batch, in the published scripts
 TRAIN_BATCHES = 150
 VALIDATION_SHIFT = 1000
-SPLITS = ("train", "test")
 
 
 def test_size(goals: int) -> int:
@@ -51,32 +47,18 @@ def split_rule(options: WebShopOptions, goals: int) -> str:
     return f"canonical: test = goals 0..{test_size(goals) - 1}, train = the rest without repetitions of test; disjoint"
 
 
-class Tasks:
-    """The dataset rows and panels of a set of shops."""
+class Tasks(SplitTasks):
+    """The tasks of a set of shops, with ``task_id, category, goal_index, instruction`` (and ``env_seed``). Panels are
+    named with the options that choose their goals."""
+
+    environment = "webshop"
 
     def __init__(self, shops: Shops):
         self._shops, self._options = shops, shops.options
+        self.suffix = f"-{self._options.splits}-{'human' if self._options.human_goals else 'synthetic'}"
 
-    def rows(self, split: str) -> list[dict[str, Any]]:
-        """Returns the tasks of a split, in order.
-
-        Raises:
-            ValueError: if there is no such split.
-        """
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+    def _rows(self, split: str) -> list[dict[str, Any]]:
         return self._canonical(split) if self._options.splits == "canonical" else self._released(split)
-
-    def dataset(self, split: str) -> Dataset:
-        """Returns `rows` as a `datasets.Dataset`: task_id, category, goal_index, instruction (and env_seed)."""
-        from datasets import Dataset
-
-        return Dataset.from_list(self.rows(split))
-
-    def panel(self, name: str) -> TaskPanel:
-        """Returns the panel of a split, named with the options that choose its goals."""
-        kind = "human" if self._options.human_goals else "synthetic"
-        return TaskPanel.of("webshop", f"{name}-{self._options.splits}-{kind}", self.rows(name))
 
     def _canonical(self, split: str) -> list[dict[str, Any]]:
         goals = self._shops.of_seed(None).goals

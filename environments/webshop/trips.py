@@ -18,21 +18,15 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alignopsd_trl.environments.base import Opening, Step
-from alignopsd_trl.environments.batch import SerialBatch
-from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.panel import SplitTasks
 from alignopsd_trl.environments.webshop.engine import pages
 from alignopsd_trl.environments.webshop.engine.goals import NO_BOUND, Goal
 from alignopsd_trl.environments.webshop.engine.session import Session
 from alignopsd_trl.environments.webshop.engine.shop import Shop
-from alignopsd_trl.environments.webshop.environment import Shopper, Shops, open_shops
-from alignopsd_trl.environments.webshop.options import WebShopOptions
-from alignopsd_trl.environments.webshop.prompt import WebShopPrompt
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from alignopsd_trl.environments.webshop.environment import Shopper, Shops
 
 KINDS = ("options", "price", "features", "search")
 PLAIN = ""
@@ -75,36 +69,23 @@ def trap(shop: Shop, goal: Goal) -> str | None:
     return traps[0] if len(traps) == 1 and traps[0] in KINDS else None
 
 
-class TripTasks:
-    """The trips of a shop. No request of the test split occurs in training; products do, as in WebShop's own splits.
+class TripTasks(SplitTasks):
+    """The trips of a shop, with ``task_id, category, goal_indices, asked_options, instruction``. Kinds take turns. No
+    request of the test split occurs in training; products do, as in WebShop's own splits.
 
     Args:
         shops: an open shop.
         requests (`int`): of a trip.
     """
 
+    environment = "webshop_trips"
+
     def __init__(self, shops: Shops, requests: int):
-        self._shop, self._requests = shops.of_seed(None), requests
+        self._shop, self._requests, self.suffix = shops.of_seed(None), requests, f"-{requests}"
 
-    def rows(self, split: str) -> list[dict[str, Any]]:
-        """Returns the trips of a split. Kinds take turns.
-
-        Raises:
-            ValueError: if there is no such split.
-        """
-        if split not in SIZES:
-            raise ValueError(f"split must be one of {tuple(SIZES)}, got {split!r}")
+    def _rows(self, split: str) -> list[dict[str, Any]]:
         draw = Random(SEEDS[split])
         return [self._row(split, number, draw) for number in range(SIZES[split])]
-
-    def dataset(self, split: str) -> Dataset:
-        """Returns `rows` as a `datasets.Dataset`: task_id, category, goal_indices, asked_options, instruction."""
-        from datasets import Dataset
-
-        return Dataset.from_list(self.rows(split))
-
-    def panel(self, name: str) -> TaskPanel:
-        return TaskPanel.of("webshop_trips", f"{name}-{self._requests}", self.rows(name))
 
     @cached_property
     def _pools(self) -> Mapping[tuple[str, str], Sequence[tuple[int, int]]]:
@@ -206,18 +187,3 @@ class TripEnvironment(Shopper):
         number = min(len(self._scores) + 1, len(self._goals))
         head = f"'Request {number} of {len(self._goals)}'{pages.SEPARATOR}'{self._task_text}'"
         return f"{head}{pages.SEPARATOR}{super()._observation()}"
-
-
-class TripFactory:
-    """Makes trips over one shop, which is opened at first use, so that a factory can be sent to a process."""
-
-    def __init__(self, options: WebShopOptions):
-        self.options = options
-
-    def __call__(self) -> TripEnvironment:
-        return TripEnvironment(open_shops(self.options))
-
-    def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
-        """Makes a batch with all shoppers in this process, over one shop."""
-        shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
-        return SerialBatch([TripEnvironment(shops, prompt) for _ in range(size)])

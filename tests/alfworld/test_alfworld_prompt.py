@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import alignopsd_trl.environments.alfworld as alfworld
-from alignopsd_trl.environments.alfworld import AlfWorldPrompt, format_rates, project, success_rates
+from alignopsd_trl.environments.alfworld import AlfWorldPrompt, project
 from alignopsd_trl.environments.alfworld.engine.categories import parse_task_type, task_type_of
 from alignopsd_trl.environments.alfworld.prompt import TEMPLATES, VALIDITY, task_text
 from alignopsd_trl.environments.base import Record, View
@@ -150,21 +150,6 @@ def test_category_comes_from_the_task_folder_alone():
     assert parse_task_type("Heat") == parse_task_type("4") == "pick_heat_then_place_in_recep"
     with pytest.raises(ValueError, match="'boil' is unknown"):
         parse_task_type("boil")
-
-
-def test_a_category_without_games_has_no_figure():
-    rates = success_rates([("Pick", True), ("Pick", False), ("Heat", False)])
-    assert rates == {
-        "Pick": 50.0,
-        "Look": None,
-        "Clean": None,
-        "Heat": 0.0,
-        "Cool": None,
-        "Pick2": None,
-        "All": 100 / 3,
-    }
-    assert format_rates(rates) == "Pick 50.0 | Look - | Clean - | Heat 0.0 | Cool - | Pick2 - | All 33.3"
-    assert set(success_rates([]).values()) == {None}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.searchqa import CLOSED_WORLD, Averages, averages, suite
 from alignopsd_trl.environments.searchqa.__main__ import main
-from alignopsd_trl.environments.searchqa.player import ScriptedPlayer
 from assets.worlds.closed_world import check, generate
+from assets.worlds.closed_world_player import ScriptedPlayer
 
 
 def test_the_generator_gives_the_shipped_files_byte_for_byte(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from alignopsd_trl.environments.base import Suite, View
 from alignopsd_trl.environments.loading import load
+from alignopsd_trl.environments.panel import SPLITS
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
 from alignopsd_trl.environments.searchqa.hop_reader import play
-from alignopsd_trl.environments.searchqa.hops import KINDS, SPLITS
+from alignopsd_trl.environments.searchqa.hops import KINDS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import CURRICULA
 from assets.tiny_policies.demonstrations import episode

@@ -7,9 +7,10 @@ import random
 import pytest
 
 from alignopsd_trl.environments.alfworld.house import NOTHING, House
-from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, SPLITS, Goal
+from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, Goal
 from alignopsd_trl.environments.base import Opening, Suite, TextEnvironment
 from alignopsd_trl.environments.loading import load
+from alignopsd_trl.environments.panel import SPLITS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import CURRICULA
 from assets.tiny_policies.demonstrations import episode

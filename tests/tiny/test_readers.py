@@ -10,12 +10,12 @@ import pytest
 
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.searchqa.player import ScriptedPlayer, decide
 from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD
 from assets.tiny_policies import readers
 from assets.tiny_policies.demonstrations import episode
 from assets.tiny_policies.tokenizer import build_tokenizer
+from assets.worlds.closed_world_player import ScriptedPlayer, decide
 
 
 @pytest.fixture(scope="module")

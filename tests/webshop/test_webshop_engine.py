@@ -170,13 +170,6 @@ def test_names_keep_their_goal_and_integers_are_indices(shop: Shop) -> None:
         play.reset(len(shop.goals))
 
 
-def test_filtered_goals(small: Catalogue) -> None:
-    everything = GoalList(small)
-    kept = GoalList(small, filter_goals=lambda index, goal: goal["category"] == "beauty" and index % 2 == 0)
-    wanted = [everything[i] for i in range(0, len(everything), 2) if everything[i]["category"] == "beauty"]
-    assert [kept[i] for i in range(len(kept))] == wanted
-
-
 def test_the_process_wide_generators_are_left_alone(small: Catalogue) -> None:
     import random
 

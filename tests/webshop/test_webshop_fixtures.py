@@ -20,7 +20,7 @@ from webshop_original import get_reward
 
 from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.environments.webshop.engine.classic import ClassicWebShop
-from alignopsd_trl.environments.webshop.engine.fuzzy import similar, token_set_ratio
+from alignopsd_trl.environments.webshop.engine.fuzzy import similar
 from alignopsd_trl.environments.webshop.engine.goals import GoalList, session_name
 from alignopsd_trl.environments.webshop.engine.index import Catalogue
 from alignopsd_trl.environments.webshop.engine.nouns import standin
@@ -148,8 +148,10 @@ def test_rankings(path: Path, catalogue_of: CatalogueOf) -> None:
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases("fuzzy_vectors*.json")])
 def test_token_set_ratio(case: dict[str, Any]) -> None:
     second = tuple(case["b_tuple"]) if "b_tuple" in case else case["b"]
-    assert token_set_ratio(case["a"], second) == case["token_set_ratio"]
-    assert similar(case["a"], second) == (case["token_set_ratio"] > 85)
+    ratio = case["token_set_ratio"]
+    assert similar(case["a"], second) == (ratio > 85)
+    assert not similar(case["a"], second, ratio)
+    assert ratio == 0 or similar(case["a"], second, ratio - 1)
 
 
 @named("normalize_color*.json")

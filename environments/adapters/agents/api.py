@@ -75,7 +75,7 @@ def exchange(line: Line, call: Call, waits: Callable[[], bool] = lambda: True) -
     try:
         kind, name = _route(call)
         if name or kind in ("models", "lost"):
-            return _as_answer(_known(_told(line, kind, name, call.data)), lambda answer: answer)
+            return _known(_told(line, kind, name, call.data))
         body = plain(read(call.data))
         chat = responses.chat_request(body, line.stored) if kind == "responses" else body
         trained = call.headers.get(NOT_TRAINED, "0").lower() in ("", "0", "false")

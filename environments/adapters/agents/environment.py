@@ -17,6 +17,7 @@ from alignopsd_trl.environments.adapters.agents.requests import Ask, Rules
 from alignopsd_trl.environments.adapters.agents.running import Running
 from alignopsd_trl.environments.base import UNREWARDED, Ending, Failure, Opening, Projection, Reply, Step, text_of_error
 from alignopsd_trl.environments.batch import MOST_STUCK, SerialBatch
+from alignopsd_trl.environments.declared import name_of
 from alignopsd_trl.environments.validation import guarded
 
 LIMIT = 60.0  # seconds for each call of an environment that is played without a batch
@@ -83,8 +84,8 @@ class AgentEnvironment(AdaptedEnvironment):
                 raise ValueError(f"{name}={given!r} must be {known[name][0]!r} or {known[name][1]!r}")
         if last_words is not None and not (isinstance(last_words, Real) and last_words > 0):
             raise ValueError(f"last_words={last_words!r} must be a number of seconds, or None for the time limit")
-        self.options = {"format": format, "skill_in": skill_in, "loses": loses, "success": success}
-        self.options |= {"max_turns": max_turns, "sampling": sampling, "last_words": last_words, "host": host}
+        self.options = dict(agent=agent, format=format, skill_in=skill_in, loses=loses, success=success)
+        self.options |= dict(max_turns=max_turns, sampling=sampling, last_words=last_words, host=host)
         self._agent, self._loses, self._success, self._host = agent, tuple(loses), success, host
         self._rules = Rules(format == "native", sampling == "ignore")
         self.max_turns, self.last_words = max_turns, last_words
@@ -93,12 +94,9 @@ class AgentEnvironment(AdaptedEnvironment):
         self._line: Line | None = None
         self.running: Running | None = None
 
-    def with_options(self, **changed: Any) -> AgentEnvironment:
-        return type(self)(self._agent, **self.options | changed)
-
     @property
     def __name__(self) -> str:
-        return getattr(self._agent, "__name__", type(self._agent).__name__)
+        return name_of(self._agent)
 
     @property
     def line(self) -> Line:

@@ -60,19 +60,14 @@ Named = TypedDict("Named", {"name": Name})
 NamedTool = TypedDict("NamedTool", {"type": Literal["function"], "function": Named})
 Some = TypedDict("Some", {"mode": Mode, "tools": Annotated[list[NamedTool], Field(min_length=1)]})
 Allowed = TypedDict("Allowed", {"type": Literal["allowed_tools"], "allowed_tools": Some})
-FlatTool = TypedDict(
-    "FlatTool",
-    {
-        "type": Required[Literal["function"]],
-        "name": Required[Name],
-        "description": str | None,
-        "parameters": Parameters,
-    },
-    total=False,
-)
 FlatNamed = TypedDict("FlatNamed", {"type": Literal["function"], "name": Name})
 FlatSome = Annotated[list[FlatNamed], Field(min_length=1)]
 FlatAllowed = TypedDict("FlatAllowed", {"type": Literal["allowed_tools"], "mode": Mode, "tools": FlatSome})
+
+
+class FlatTool(Function):
+    type: Literal["function"]
+
 
 # What a response has to be
 Formed = TypedDict("Formed", {"schema": Objects})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import selectors
 import socket
@@ -176,14 +177,10 @@ def _length(text: str, base: int) -> int:
     Raises:
         Refused: for anything else, and beyond `LARGEST`.
     """
-    text = text.strip()
-    if not text.isascii() or not text.isalnum() or len(text) > 16:
+    text, digits = text.strip(), "0-9" if base == 10 else "0-9a-fA-F"
+    if not re.fullmatch(f"[{digits}]{{1,16}}", text):
         raise Refused(f"the body's length is {text!r:.80}; send a number", "invalid_request")
-    try:
-        size = int(text, base)
-    except ValueError:
-        raise Refused(f"the body's length is {text!r:.80}; send a number", "invalid_request") from None
-    if size > LARGEST:
+    if (size := int(text, base)) > LARGEST:
         raise _too_large()
     return size
 

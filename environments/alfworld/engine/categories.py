@@ -1,9 +1,9 @@
-"""The six task types, their names in tables, and success rates by type."""
+"""The six task types and their names in tables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 TASK_TYPES: Mapping[int, str] = {
     1: "pick_and_place_simple",
@@ -47,17 +47,3 @@ def parse_task_type(name: str) -> str:
     if name.lower() not in by_name:
         raise ValueError(f"task type {name!r} is unknown; use one of {', '.join(c.lower() for c in CATEGORIES)}")
     return by_name[name.lower()]
-
-
-def success_rates(outcomes: Iterable[tuple[str, bool]]) -> dict[str, float | None]:
-    """Returns success in percent by category and for ``All`` from ``(category, won)`` pairs; `None` without games."""
-    won: dict[str, list[bool]] = {name: [] for name in (*CATEGORIES, "All")}
-    for category, success in outcomes:
-        won[category].append(bool(success))
-        won["All"].append(bool(success))
-    return {name: 100.0 * sum(results) / len(results) if results else None for name, results in won.items()}
-
-
-def format_rates(rates: Mapping[str, float | None]) -> str:
-    """Formats rates in one line, ``Pick 81.2 | Look - | ...``; a missing figure prints as ``-``."""
-    return " | ".join(f"{name} {'-' if rate is None else format(rate, '.1f')}" for name, rate in rates.items())

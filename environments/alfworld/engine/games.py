@@ -72,7 +72,7 @@ class Game:
 
     def row(self, split: str) -> dict[str, Any]:
         """Returns the game's dataset row."""
-        return _row(split, self.task_id, self.goal, self.pddl_problem)
+        return row_of(split, self.task_id, {"goal": self.goal, "digest": _digest(self.goal, self.pddl_problem)})
 
 
 def read_game(folder: Path) -> dict[str, Any]:
@@ -157,13 +157,14 @@ def _read_entry(folder: Path, stamp: list[int]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: field 'task_type' can't be read ({error}); fetch the file again") from error
     game = read_game(folder)
-    goal = _GOAL.search(game["grammar"])
+    found = _GOAL.search(game["grammar"])
+    goal = found[1] if found else ""
     return {
         "stamp": stamp,
         "task_type": kind,
         "solvable": game.get("solvable") is True,
-        "goal": goal.group(1) if goal else "",
-        "digest": _digest(goal.group(1) if goal else "", game["pddl_problem"]),
+        "goal": goal,
+        "digest": _digest(goal, game["pddl_problem"]),
     }
 
 
@@ -178,10 +179,6 @@ def row_of(split: str, identity: str, entry: Mapping[str, Any]) -> dict[str, Any
         "goal": entry["goal"],
         "digest": entry["digest"],
     }
-
-
-def _row(split: str, identity: str, goal: str, problem: str) -> dict[str, Any]:
-    return row_of(split, identity, {"goal": goal, "digest": _digest(goal, problem)})
 
 
 def _digest(goal: str, problem: str) -> str:

@@ -2,13 +2,13 @@
 
 `draw` is pure: it draws a room with things in it, a task and a walkthrough from
 ``random.Random(f"{seed}/{task type}/{attempt}")`` and nothing else. `prove` replays walkthroughs in the engine;
-`generate` raises ``attempt`` until a game passes.
+`generate_all` raises ``attempt`` until a game passes.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,20 +83,6 @@ def draw(task_type: str, seed: int, attempt: int = 0, variant: Variant | None = 
     )
 
 
-def generate(
-    task_type: str, seeds: Iterable[int], batch: EnvironmentBatch, size: int, variant: Variant | None = None
-) -> list[Game]:
-    """Generates one proven game for each seed.
-
-    Args:
-        batch: plays the proofs; its slots 0 to ``size - 1`` are used.
-
-    Raises:
-        RuntimeError: if a seed gives no provable game in 100 attempts.
-    """
-    return generate_all([(task_type, seed) for seed in seeds], batch, size, variant)
-
-
 def generate_all(
     wanted: Sequence[tuple[str, int]],
     batch: EnvironmentBatch,
@@ -104,7 +90,15 @@ def generate_all(
     variant: Variant | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Game]:
-    """Generates a proven game for each (task type, seed), in that order. ``progress`` gets the number made so far."""
+    """Generates a proven game for each (task type, seed), in that order.
+
+    Args:
+        batch: plays the proofs; its slots 0 to ``size - 1`` are used.
+        progress: gets the number of games just made.
+
+    Raises:
+        RuntimeError: if a seed gives no provable game in 100 attempts.
+    """
     games: dict[int, Game] = {}
     attempts = dict.fromkeys(range(len(wanted)), 0)
     while attempts:

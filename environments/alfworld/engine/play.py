@@ -54,17 +54,9 @@ class Engine(Protocol):
 
 
 def make_engine(name: str) -> Engine:
-    """Makes an engine by name, ``fast`` or ``plain``.
-
-    Raises:
-        ValueError: on another name.
-        MissingPackage: without the extra ``alfworld``.
-    """
-    engines = {"fast": FastEngine, "plain": PlainEngine}
-    if name not in engines:
-        raise ValueError(f"engine={name!r} is unknown; use 'fast' or 'plain'")
+    """Makes an engine by name, ``fast`` or ``plain``. Raises `MissingPackage` without the extra ``alfworld``."""
     require()
-    return engines[name]()
+    return {"fast": FastEngine, "plain": PlainEngine}[name]()
 
 
 class FastEngine:

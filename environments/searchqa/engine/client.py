@@ -31,8 +31,6 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import (
 
 log = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
-
 DIALECTS = ("list", "single")
 _TRANSIENT = frozenset({500, 502, 503, 504})
 _LARGEST_REPLY = 1 << 28  # bytes
@@ -132,7 +130,7 @@ class HttpRetriever(Retriever):
         """Makes all attempts of a request with their pauses; never raises."""
         body = json.dumps({**question, "topk": k, "return_scores": True}).encode()
         deadline = time.monotonic() + self.patience
-        with self._outage.request() as outage:
+        with _Request(self._outage) as outage:
             return self._attempt(body, expected, k, first, deadline, outage)
 
     def _attempt(
@@ -226,9 +224,6 @@ class _Outage:
         self._lock = threading.Lock()
         self._waiting = 0
         self._since = 0.0
-
-    def request(self) -> _Request:
-        return _Request(self)
 
     def enter(self, message: str) -> None:
         with self._lock:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 
-from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, Passage, SearchFailure
+from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, SearchFailure
 
 STYLES = ("plain", "json")
 FAILED_SEARCH = "The search failed: the retrieval service did not answer."
@@ -23,13 +22,16 @@ _WRAPPED = re.compile(r"<information>(.*)</information>", re.DOTALL)
 def show(outcome: Outcome, style: str) -> str:
     """Returns the observation of one search: the passages, or a sentence that says that the search failed.
 
-    Raises:
-        ValueError: if the style is unknown.
+    Args:
+        style: one of `STYLES`.
     """
-    if style not in STYLES:
-        raise ValueError(f"observation style {style!r} is unknown; use one of {', '.join(STYLES)}")
-    text = FAILED_SEARCH if isinstance(outcome, SearchFailure) else _RENDER[style](outcome)
-    return f"<information>{json.dumps({'result': text})}</information>" if style == "json" else _wrap(text)
+    if isinstance(outcome, SearchFailure):
+        text = FAILED_SEARCH
+    elif style == "json":
+        text = "".join(f"Doc {number}: {one.contents}\n" for number, one in enumerate(outcome, 1))
+    else:
+        text = "".join(f"Doc {number}(Title: {one.title}) {one.text}\n" for number, one in enumerate(outcome, 1))
+    return f"<information>{json.dumps({'result': text}) if style == 'json' else text.strip()}</information>"
 
 
 def read_titles(observation: str) -> dict[str, str]:
@@ -40,18 +42,3 @@ def read_titles(observation: str) -> dict[str, str]:
     if match[1].startswith('{"result"'):
         return dict(_JSON_ENTRY.findall(json.loads(match[1])["result"]))
     return dict(_PLAIN_LINE.findall(match[1]))
-
-
-def _wrap(text: str) -> str:
-    return f"<information>{text.strip()}</information>"
-
-
-def _plain(passages: Sequence[Passage]) -> str:
-    return "".join(f"Doc {i}(Title: {p.title}) {p.text}\n" for i, p in enumerate(passages, 1))
-
-
-def _json(passages: Sequence[Passage]) -> str:
-    return "".join(f"Doc {i}: {p.contents}\n" for i, p in enumerate(passages, 1))
-
-
-_RENDER = {"plain": _plain, "json": _json}

@@ -95,8 +95,11 @@ class CachedRetriever(Retriever):
             fresh = dict(zip(missing, self.inner.search(missing, k), strict=True))
             self._remember(fresh, k)
             found.update(fresh)
-        failed = sum(isinstance(found[query], SearchFailure) for query in queries)
-        self._count(queries=len(queries), cached=len(queries) - len(missing), failed=failed, started=started)
+        with self._lock:
+            self._counters["queries"] += len(queries)
+            self._counters["cached"] += len(queries) - len(missing)
+            self._counters["failed"] += sum(isinstance(found[query], SearchFailure) for query in queries)
+            self._counters["seconds"] += time.perf_counter() - started
         return [found[query] for query in queries]
 
     def check(self) -> None:
@@ -125,10 +128,3 @@ class CachedRetriever(Retriever):
                     self._known[query, k] = outcome
             while len(self._known) > self.size:
                 self._known.popitem(last=False)
-
-    def _count(self, queries: int, cached: int, failed: int, started: float) -> None:
-        with self._lock:
-            self._counters["queries"] += queries
-            self._counters["cached"] += cached
-            self._counters["failed"] += failed
-            self._counters["seconds"] += time.perf_counter() - started

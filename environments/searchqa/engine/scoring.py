@@ -1,4 +1,4 @@
-"""Exact match of Search-R1: the normal form of an answer, its extraction from a text, and the verdict.
+"""Exact match of Search-R1: the normal form of an answer, and the verdict.
 
 Sources: Search-R1 (arXiv:2503.09516) and the appendix "Search-QA" of the AlignOPSD paper.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -39,21 +39,3 @@ def contains_match(answer: str | None, golden_answers: str | Sequence[str]) -> f
         return 0.0
     normal = normalise(answer)
     return float(any(normalise(golden) in normal for golden in accepted(golden_answers)))
-
-
-def extract_answer(text: str, minimum_pairs: int = 1) -> str | None:
-    """Returns the last answer pair's content, stripped; None if the text has fewer than ``minimum_pairs``.
-
-    The agent loop scores actions and observations and demands one pair. Search-R1 scores the prompt as well, which
-    shows a sample pair, and demands two.
-    """
-    pairs = list(_answer_pairs(text))
-    return pairs[-1].strip() if len(pairs) >= minimum_pairs else None
-
-
-def _answer_pairs(text: str) -> Iterator[str]:
-    """Finds answer pairs in one pass: a lazy pattern takes quadratic time on many unclosed tags."""
-    position = 0
-    while (start := text.find("<answer>", position)) >= 0 and (end := text.find("</answer>", start)) >= 0:
-        yield text[start + len("<answer>") : end]
-        position = end + len("</answer>")

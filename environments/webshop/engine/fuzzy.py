@@ -17,26 +17,15 @@ _CACHE = 1 << 17
 
 
 @lru_cache(maxsize=_CACHE)
-def token_set_ratio(a: Any, b: Any) -> int:
-    """Returns the similarity from 0 to 100; ``None`` on either side gives 0, anything else is turned into text."""
-    sides = _sides(a, b)
-    if sides is None:
-        return 0
-    first, second, third = sides
-    if first and first in (second, third):
-        return 100
-    return max(_ratio(first, second), _ratio(first, third), _ratio(second, third))
-
-
-@lru_cache(maxsize=_CACHE)
 def similar(a: Any, b: Any, threshold: int = 85) -> bool:
-    """Whether ``token_set_ratio(a, b) > threshold``, without measuring pairs whose letters rule it out."""
+    """Whether two values are more similar than a threshold from 0 to 100. Nothing is similar to ``None``; anything else
+    is turned into text. Pairs whose letters rule it out are not measured."""
     sides = _sides(a, b)
     if sides is None:
         return False
     first, second, third = sides
     if first and first in (second, third):
-        return True
+        return threshold < 100
     pairs = ((first, second), (first, third), (second, third))
     return any(_reachable(x, y, threshold) and _ratio(x, y) > threshold for x, y in pairs)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from random import Random
@@ -68,7 +68,6 @@ class GoalList:
         human_goals: the instructions of people instead of synthetic ones.
         construct_seed: of prices and bounds.
         shuffle_seed: of the order and of later draws.
-        filter_goals: keep the goals for which ``filter_goals(index, goal)`` is true.
         limit_goals: keep so many, drawn by weight; -1 for all.
         lenient: treat an unusable instruction as none instead of raising.
 
@@ -88,7 +87,6 @@ class GoalList:
         human_goals: bool = False,
         construct_seed: int = CONSTRUCT_SEED,
         shuffle_seed: int = SHUFFLE_SEED,
-        filter_goals: Callable[[int, Goal], bool] | None = None,
         limit_goals: int = -1,
         lenient: bool = False,
     ):
@@ -100,13 +98,12 @@ class GoalList:
         self._order, self._cumulative = table["goal_order"], table["goal_cumulative"]
         self.generator = Random()
         self.generator.setstate((_STATE_VERSION, tuple(table["generator"].tolist()), None))
-        if filter_goals is not None:
-            self._keep([index for index in range(len(self)) if filter_goals(index, self[index])])
         if 0 <= limit_goals < len(self):
-            self._keep(self._limited(limit_goals))
+            self._order = self._order[self._limited(limit_goals)]
+            self._cumulative = _cumulated(self._weights[self._order])
         if not len(self):
             kind = "human" if human_goals else "synthetic"
-            raise ValueError(f"the catalogue has no {kind} goals; check the instruction file and filter_goals")
+            raise ValueError(f"the catalogue has no {kind} goals; check the instruction file")
 
     def __len__(self) -> int:
         return len(self._order)
@@ -147,10 +144,6 @@ class GoalList:
         wished = ", and ".join(f"{name}: {value}" for name, value in options.items())
         text = product["instruction_text"] + (f" with {wished}" if options else "")
         return text, product["instruction_attributes"], options
-
-    def _keep(self, chosen: list[int]) -> None:
-        self._order = self._order[chosen]
-        self._cumulative = _cumulated(self._weights[self._order])
 
     def _limited(self, count: int) -> list[int]:
         chosen: dict[int, None] = {}

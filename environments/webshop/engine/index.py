@@ -44,7 +44,7 @@ class Catalogue:
         self._by_asin, self._asins = arrays["asin_order"], arrays["asins"]
         self._searcher = Searcher(arrays)
         self.notes = arrays.notes
-        self.product = lru_cache(maxsize=KEPT_PRODUCTS)(self._product)
+        self.product = lru_cache(maxsize=KEPT_PRODUCTS)(self.record)  # what it returns must not be changed
         self.search = lru_cache(maxsize=KEPT_PRODUCTS)(self._search)
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Catalogue:
     @property
     def nbytes(self) -> int:
         """The bytes of the prepared catalogue, shared by all processes."""
-        return self._arrays.nbytes
+        return sum(array.nbytes for array in self._arrays.values())
 
     def record(self, row: int) -> dict[str, Any]:
         """Decodes a cleaned product. ``Title``, ``Reviews`` and ``Rating`` as in the reference."""
@@ -77,10 +77,6 @@ class Catalogue:
     def card(self, row: int) -> dict[str, str]:
         """Returns the ``asin``, ``name`` and ``Price`` of a product, without decoding the rest of it."""
         return _read(self._cards, self._card_start, row)
-
-    def _product(self, row: int) -> dict[str, Any]:
-        """Returns `record`, cached for recent products; it must not be changed."""
-        return self.record(row)
 
     def row(self, asin: str) -> int:
         """Returns the row of a product.
@@ -130,8 +126,6 @@ def open_catalogue(
     Raises:
         DataError: on data that cannot be used.
     """
-    if num_products is not None and num_products < 1:
-        raise ValueError(f"num_products must be at least 1, got {num_products}")
     files = DataFiles.find(data_dir, data_variant)
     cache = Path(cache_dir) if cache_dir is not None else cache_folder("webshop")
     checksum = data_checksum(files, cache, num_products, lenient)

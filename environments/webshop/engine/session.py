@@ -72,8 +72,7 @@ class Session:
         self.kind, self.keywords, self.page, self.row = Kind.SEARCH, None, None, None
         self.visited: set[str] = set()
         self.options: dict[str, str] = {}
-        found = pages.search_page(self.goal["instruction_text"])
-        self._sheet = Sheet(tuple(found), pages.plain(found), pages.clickables(found))
+        self._sheet = Sheet.of(pages.search_page(self.goal["instruction_text"]))
 
     @property
     def asin(self) -> str | None:
@@ -179,8 +178,7 @@ class Session:
         row = self._opened()
         total, breakdown = self.shop.buy(row, self.goal, self.options)
         self.kind = Kind.DONE
-        found = pages.done_page(self._asin(row), self.options, total)
-        self._sheet = Sheet(tuple(found), pages.plain(found), {})
+        self._sheet = Sheet.of(pages.done_page(self._asin(row), self.options, total))
         return Answer(total, True, breakdown)
 
     def _address(self) -> str:

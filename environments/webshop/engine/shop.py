@@ -18,11 +18,15 @@ KEPT_PAGES = 1024  # pages of results, and sub-pages, that a process remembers
 
 
 class Sheet(NamedTuple):
-    """The part of a page that is the same for all shoppers."""
+    """A page, or the part of it that is the same for all shoppers."""
 
     pieces: tuple[pages.Piece, ...]
     text: str
     targets: Mapping[str, pages.Piece]
+
+    @classmethod
+    def of(cls, pieces: list[pages.Piece]) -> Sheet:
+        return cls(tuple(pieces), pages.plain(pieces), pages.clickables(pieces))
 
 
 class Shop:
@@ -47,11 +51,9 @@ class Shop:
         specials: bool = True,
         results_per_page: int = PAGE_SIZE,
     ):
-        if results_per_page < 1:
-            raise ValueError(f"results_per_page must be at least 1, got {results_per_page}")
         self.catalogue, self.goals = catalogue, goals
         self.show_attributes, self.specials, self.results_per_page = show_attributes, specials, results_per_page
-        self.nouns_name, self._nouns = extractor(nouns)
+        self._nouns = extractor(nouns)[1]
         self.goal = lru_cache(maxsize=KEPT_PRODUCTS)(goals.__getitem__)
         self.item_sheet = lru_cache(maxsize=KEPT_PRODUCTS)(self._item_sheet)
         self.sub_sheet = lru_cache(maxsize=KEPT_PAGES)(self._sub_sheet)
@@ -78,14 +80,10 @@ class Shop:
         return reward.score(self.catalogue.product(row), goal, price, options, self._nouns)
 
     def _results_sheet(self, rows: tuple[int, ...], page: int, total: int) -> Sheet:
-        return _sheet(pages.results_page(page, total, map(self.catalogue.card, rows)))
+        return Sheet.of(pages.results_page(page, total, map(self.catalogue.card, rows)))
 
     def _item_sheet(self, row: int) -> Sheet:
-        return _sheet(pages.item_page(self.catalogue.product(row), self.show_attributes))
+        return Sheet.of(pages.item_page(self.catalogue.product(row), self.show_attributes))
 
     def _sub_sheet(self, row: int, kind: str) -> Sheet:
-        return _sheet(pages.sub_page(self.catalogue.product(row), kind))
-
-
-def _sheet(pieces: list[pages.Piece]) -> Sheet:
-    return Sheet(tuple(pieces), pages.plain(pieces), pages.clickables(pieces))
+        return Sheet.of(pages.sub_page(self.catalogue.product(row), kind))

@@ -28,24 +28,12 @@ class StoreError(ValueError):
     """Raised for a folder of arrays that is incomplete, damaged or of another version."""
 
 
-class Store(Mapping[str, np.ndarray]):
+class Store(dict[str, np.ndarray]):
     """Read-only arrays by name, with the builder's ``notes``."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], notes: Mapping[str, Any], folder: Path):
-        self._arrays, self.notes, self.folder = dict(arrays), MappingProxyType(dict(notes)), folder
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._arrays[name]
-
-    def __iter__(self):
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._arrays.values())
+        super().__init__(arrays)
+        self.notes, self.folder = MappingProxyType(dict(notes)), folder
 
 
 class Writer:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from alignopsd_trl.environments.base import View
 from alignopsd_trl.environments.searchqa.engine.actions import ANSWER, SEARCH, Action
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
-from alignopsd_trl.environments.searchqa.engine.wordings import BRIDGE, COMPARE, SINGLE
+from assets.worlds.closed_world_wordings import BRIDGE, COMPARE, SINGLE
 
 # fact of a kind -> where a passage of that kind states it
 _FACTS = {
