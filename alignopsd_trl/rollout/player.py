@@ -1,4 +1,5 @@
-"""Plays episodes side by side. Each is one coroutine (`Player._play`) that repeats prompt, response and step.
+"""Plays episodes side by side. Each is one coroutine (`Loop._play`) that repeats answer and step, whoever answers: a
+policy, which the [`Player`] prompts and samples, or another subclass of [`Loop`].
 
 With a sampler that `waits_for_all`, the episodes of all processes take each turn as one synchronous batch. With others
 no episode waits for another. A failing environment ends its own episode only. Turns are counted here alone, so that a
@@ -7,18 +8,19 @@ turn limit means the same on every benchmark.
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.common.process_group import together
-from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Rendered, Reply, Step, Wishes
+from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Rendered, Reply, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
@@ -37,7 +39,7 @@ from alignopsd_trl.rollout.episode import (
     open_episodes,
 )
 from alignopsd_trl.rollout.reading import Reader, reader_for
-from alignopsd_trl.rollout.renderer import Renderer, Shown, text_of
+from alignopsd_trl.rollout.renderer import Renderer, Shown, asks, text_of, wishes_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
@@ -45,32 +47,125 @@ ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
 """Errors that end all episodes on all processes."""
 
 
-class Queues(NamedTuple):
-    """The queues to which the episodes of a play submit calls."""
-
-    prompts: BatchedCalls[Episode, Turn | Reply | None]
-    sampler: Sampler
-    teacher: Sampler
-    steps: BatchedCalls[str, Step | Failure] | Workers
-
-
 @dataclass
-class Player:
-    """Plays episodes with a policy.
+class Loop(ABC):
+    """Plays episodes from reset to `finish`. Subclasses say who answers (`_answer`), and set what that awaits.
 
     Args:
         environments: from `alignopsd_trl.environments.batch.open_batch`. Episodes beyond its slots wait until those
             before them have ended.
-        sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
-        skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
-        max_turns: turns after which an episode ends, no more than the environment's own number; by default as the
-            renderer's options say, or the environment.
+        max_turns: turns after which an episode ends, no more than the environment's own number, which is the default.
         agree: all-reduces the maximum of a number.
         each: all-gathers a value.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
-        reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
         until_lost: whether an episode ends, as at its turn limit, once the environment says that the turns left can't
             win it (`Step.lost`). For callers that need the winner alone.
+    """
+
+    environments: ValidatedBatch
+    _: KW_ONLY
+    skills: SkillSource = no_skills
+    max_turns: int | None = None
+    agree: Callable[[int], int] = lambda number: number
+    each: Callable[[Any], list[Any]] = lambda value: [value]
+    progress: Callable[[int, int], None] = lambda ended, turns: None
+    until_lost: bool = False
+
+    def __post_init__(self) -> None:
+        own = self.environments.max_turns
+        self._limit = self.max_turns or own
+        if self._limit > own:
+            raise ValueError(
+                f"max_turns={self._limit} is more than the {own} of environment {self.environments.name}, which may "
+                "plan by it; raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
+            )
+        self._samplers: list[Sampler] = []
+        self._queues: list[BatchedCalls] = []
+
+    @abstractmethod
+    async def _answer(self, episode: Episode) -> Turn | Reply | None:
+        """Returns the next turn, with its response and action. Where there is none it ends the episode and returns
+        `None`; an agent's own request may get a refusal instead."""
+
+    def run(self, episodes: Sequence[Episode], prefixes: Sequence[Sequence[str]] = ()) -> None:
+        """Plays episodes that are not open yet to their ends, as many at a time as there are slots. Arguments and
+        errors are `Player.play`'s."""
+        given, slots = list(zip(episodes, prefixes or [()] * len(episodes), strict=True)), self.environments.slots
+        self._known = Known({}, {})
+        for place, episode in enumerate(episodes):
+            episode.slot = place % slots
+        for first in range(0, self.agree(-(-len(given) // slots)) * slots, slots):
+            part, opened = given[first : first + slots], episodes[first : first + slots]
+            self._together(partial(open_episodes, opened, self.environments, self.skills, self._known))
+            self._play_part(part)
+            self._together(partial(finish_episodes, opened, self.environments))
+
+    def _play_part(self, given: Sequence[tuple[Episode, Sequence[str]]]) -> None:
+        """Plays opened episodes, each after its prefix, to their ends."""
+        together = not self._samplers or any(one.waits_for_all for one in self._samplers)
+        alone = None if together else self.environments.worker
+        steps = BatchedCalls(self.environments.step) if alone is None else Workers(self.environments, alone)
+        driver = Driver([self._play(*one, steps) for one in given], self._samplers, [*self._queues, steps])
+        try:
+            while True:
+                self._together(driver.run)
+                if not self.agree(driver.live):
+                    break
+                driver.meet()
+        finally:
+            driver.close()
+
+    async def _play(self, episode: Episode, prefix: Sequence[str], steps: BatchedCalls | Workers) -> None:
+        """Plays one opened episode to its end."""
+        trajectory, prompt = episode.trajectory, self.environments.prompt
+        for number, action in enumerate(prefix):
+            if trajectory.stop is None:
+                await self._step(episode, Turn(number, "", [], [], action=action), steps)
+        while trajectory.stop is None:
+            episode.wishes = wishes_of(prompt, episode.view(1))
+            if (turn := await self._answer(episode)) is None:
+                break
+            if trajectory.stop is None:
+                await self._step(episode, turn, steps)
+            self.progress(0, int(isinstance(turn, Turn)))
+        self.progress(1, 0)
+
+    async def _step(self, episode: Episode, turn: Turn | Reply, steps: BatchedCalls | Workers) -> None:
+        """Answers the environment. A refused request, and one that is not trained, becomes no turn."""
+        answer: Any = turn
+        if isinstance(turn, Turn):
+            prompt, response = len(turn.prompt_ids), len(turn.response_ids)
+            told = {"prompt_tokens": prompt, "response_tokens": response, "truncated": turn.truncated}
+            answer = Reply.of(turn.action, **told) if asks(self.environments.prompt) else turn.action
+        kept, begun = turn if isinstance(turn, Turn) and episode.wishes.trained else None, time.perf_counter()
+        step = await result_of(steps.submit(episode.slot, answer))
+        episode.waited.append(time.perf_counter() - begun)
+        if isinstance(step, Failure):
+            episode.fail(step, self.environments.name, kept)
+        elif kept is not None:
+            episode.advance(kept, step, self._limit, self.until_lost)
+        else:
+            refusal, trajectory = getattr(answer, "error", ""), episode.trajectory
+            episode.pass_over(step, StopReason.PROMPT_TOO_LONG if refusal == TOO_LONG else StopReason.DONE)
+            if trajectory.stop is not None and not trajectory.turns:
+                told = f"; its last request was refused: {answer}" if refusal else ""
+                trajectory.message = f"the agent ended without a turn to train on{told}"
+            elif step.opening is not None:
+                begin(episode, step.opening, self.environments, self.skills, self._known)
+
+    def _together(self, act: Callable[[], None]) -> None:
+        together(act, ENDS, self.each, self.agree)
+
+
+@dataclass
+class Player(Loop):
+    """Plays episodes with a policy.
+
+    Args:
+        sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
+        skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
+        max_turns: as in [`Loop`]; by default as the renderer's options say, or the environment.
+        reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
             first ones. They are trained on the ordinary prompt, so the sampler's log-probs of their turns are dropped.
         teacher: samples the privileged siblings; by default ``sampler``.
@@ -82,19 +177,12 @@ class Player:
         settings: settings of sampling that an agent's own requests must not change; another value is refused.
     """
 
-    environments: ValidatedBatch
     renderer: Renderer
     sampler: AnySampler
     tokenizer: PreTrainedTokenizerBase
     end_ids: Sequence[int]
-    skills: SkillSource = no_skills
     skills_in_rollout: bool = False
-    max_turns: int | None = None
-    agree: Callable[[int], int] = lambda number: number
-    each: Callable[[Any], list[Any]] = lambda value: [value]
-    progress: Callable[[int, int], None] = lambda ended, turns: None
     reader: Reader | None = None
-    until_lost: bool = False
     privileged_siblings: int = 0
     teacher: AnySampler | None = None
     hand_over: Callable[[], AbstractContextManager[None]] | None = None
@@ -104,13 +192,8 @@ class Player:
 
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
-        own = self.environments.max_turns
-        self._limit = self.max_turns or self.renderer.options.max_turns or own
-        if self._limit > own:
-            raise ValueError(
-                f"max_turns={self._limit} is more than the {own} of environment {self.environments.name}, which may "
-                "plan by it; raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
-            )
+        self.max_turns = self.max_turns or self.renderer.options.max_turns
+        super().__post_init__()
 
     def play(
         self,
@@ -138,77 +221,45 @@ class Player:
         """
         if self.renderer.converses and any(prefixes):
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
-        draws, slots = draws or [""] * len(rows), self.environments.slots
-        asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
-        episodes, self._known, prompting = episodes_of(*asked, slots), Known({}, {}), Prompting(self)
-        given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
-        for first in range(0, self.agree(-(-len(given) // slots)) * slots, slots):
-            part, opened = given[first : first + slots], episodes[first : first + slots]
-            self._together(partial(open_episodes, opened, self.environments, self.skills, self._known))
-            self._play_part(part, prompting)
-            self._together(partial(finish_episodes, opened, self.environments))
-        return [episode.trajectory for episode in episodes]
-
-    def _play_part(self, given: Sequence[tuple[Episode, Sequence[str]]], prompting: Prompting) -> None:
-        """Plays opened episodes, where one engine has the weights of policy or teacher first the policy's."""
-        if self.hand_over is None:
-            self._drive(given, prompting)
-        else:
-            self._drive([one for one in given if not one[0].trajectory.privileged], prompting)
-            with self.hand_over():
-                self._drive([one for one in given if one[0].trajectory.privileged], prompting)
-
-    async def _play(self, episode: Episode, prefix: Sequence[str], queues: Queues) -> None:
-        """Plays one opened episode to its end."""
-        trajectory = episode.trajectory
-        for number, action in enumerate(prefix):
-            if trajectory.stop is None:
-                await self._step(episode, Turn(number, "", [], [], action=action), queues)
-        while trajectory.stop is None and (turn := await result_of(queues.prompts.submit(episode.slot, episode))):
-            if isinstance(turn, Turn):
-                await self._respond(episode, turn, queues)
-            if trajectory.stop is None:
-                await self._step(episode, turn, queues)
-            self.progress(0, int(isinstance(turn, Turn)))
-        self.progress(1, 0)
-
-    def _drive(self, given: Sequence[tuple[Episode, Sequence[str]]], prompting: Prompting) -> None:
-        """Plays episodes, each after its prefix, to their ends."""
-        samplers = [
+        draws = draws or [""] * len(rows)
+        episodes = episodes_of(rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings)
+        self._samplers = [
             one if isinstance(one, Sampler) else Lockstep(one, self.agree, lambda: self.renderer.encode(["."])[0])
             for one in ([self.sampler, self.teacher] if self.teacher else [self.sampler])
         ]
-        alone = None if any(one.waits_for_all for one in samplers) else self.environments.worker
-        queues = Queues(
-            BatchedCalls(lambda _, episodes: prompting.next_turns(episodes)),
-            samplers[0],
-            samplers[-1],
-            BatchedCalls(self.environments.step) if alone is None else Workers(self.environments, alone),
-        )
-        driver = Driver([self._play(*one, queues) for one in given], samplers, [queues.prompts, queues.steps])
-        try:
-            while True:
-                self._together(driver.run)
-                if not self.agree(driver.live):
-                    break
-                driver.meet()
-        finally:
-            driver.close()
+        prompting = Prompting(self)
+        self._prompts = BatchedCalls[Episode, Turn | Reply | None](lambda _, some: prompting.next_turns(some))
+        self._queues = [self._prompts]
+        self.run(episodes, prefixes)
+        return [episode.trajectory for episode in episodes]
 
-    def _together(self, act: Callable[[], None]) -> None:
-        together(act, ENDS, self.each, self.agree)
+    def _play_part(self, given: Sequence[tuple[Episode, Sequence[str]]]) -> None:
+        """Plays opened episodes, where one engine has the weights of policy or teacher first the policy's."""
+        if self.hand_over is None:
+            super()._play_part(given)
+        else:
+            super()._play_part([one for one in given if not one[0].trajectory.privileged])
+            with self.hand_over():
+                super()._play_part([one for one in given if one[0].trajectory.privileged])
 
-    async def _respond(self, episode: Episode, turn: Turn, queues: Queues) -> None:
+    async def _answer(self, episode: Episode) -> Turn | Reply | None:
+        turn = await result_of(self._prompts.submit(episode.slot, episode))
+        if isinstance(turn, Turn):
+            await self._respond(episode, turn)
+        return turn
+
+    async def _respond(self, episode: Episode, turn: Turn) -> None:
         """Samples a response and parses the action in it."""
-        privileged = episode.trajectory.privileged
-        sampler, prompt = (queues.teacher, turn.privileged_ids) if privileged else (queues.sampler, turn.prompt_ids)
-        wishes = episode.wishes
+        privileged, wishes = episode.trajectory.privileged, episode.wishes
+        policy, teacher = self._samplers[0], self._samplers[-1]
+        sampler, prompt = (teacher, turn.privileged_ids) if privileged else (policy, turn.prompt_ids)
         seed = episode_seed(episode.sampling_seed, wishes.place) % 2**31  # whatever the order of requests
         request = Request(prompt, seed, episode=episode.slot, schema=wishes.schema)
         try:
             response = await result_of(sampler.submit(request))
         except RequestFailed as error:
-            self._fail(episode, turn, Failure("error", f"no response could be sampled: {error}"))
+            failure = Failure("error", f"no response could be sampled: {error}")
+            episode.fail(failure, self.environments.name, turn)
             return
         length = response_end(response.ids, wishes, self._text)
         turn.response_ids = list(response.ids[:length])
@@ -221,28 +272,6 @@ class Player:
             turn.staleness = self.update - response.weights
         self._parse_action(episode, turn)
 
-    async def _step(self, episode: Episode, turn: Turn | Reply, queues: Queues) -> None:
-        """Answers the environment. A refused request, and one that is not trained, becomes no turn."""
-        answer: Any = turn
-        if isinstance(turn, Turn):
-            prompt, response = len(turn.prompt_ids), len(turn.response_ids)
-            told = {"prompt_tokens": prompt, "response_tokens": response, "truncated": turn.truncated}
-            answer = Reply.of(turn.action, **told) if self.renderer.asks else turn.action
-        kept = turn if isinstance(turn, Turn) and episode.wishes.trained else None
-        step = await result_of(queues.steps.submit(episode.slot, answer))
-        if isinstance(step, Failure):
-            self._fail(episode, kept, step)
-        elif kept is not None:
-            episode.advance(kept, step, self._limit, self.until_lost)
-        else:
-            refusal, trajectory = getattr(answer, "error", ""), episode.trajectory
-            episode.pass_over(step, StopReason.PROMPT_TOO_LONG if refusal == TOO_LONG else StopReason.DONE)
-            if trajectory.stop is not None and not trajectory.turns:
-                told = f"; its last request was refused: {answer}" if refusal else ""
-                trajectory.message = f"the agent ended without a turn to train on{told}"
-            elif step.opening is not None:
-                begin(episode, step.opening, self.environments, self.skills, self._known)
-
     def _text(self, ids: Sequence[int]) -> str:
         decode: Any = self.tokenizer.decode
         return decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -254,16 +283,8 @@ class Player:
         turn.thought = reading.thought
         if reading.action is not None:
             turn.action, turn.action_valid = reading.action, True
-            return
-        projection = self.environments.project(reading.text, episode.admissible)
-        if isinstance(projection, Projection):
-            turn.action, turn.action_valid = projection.action, projection.valid
         else:
-            self._fail(episode, turn, projection)
-
-    def _fail(self, episode: Episode, turn: Turn | None, failure: Failure) -> None:
-        episode.trajectory.turns += [] if turn is None else [turn]
-        episode.fail(failure, self.environments.name)
+            episode.project(turn, reading.text, self.environments)
 
 
 class Prompting:
@@ -286,8 +307,6 @@ class Prompting:
         Raises:
             SiblingsDiffer: if siblings opened alike and read different first prompts.
         """
-        for episode in episodes:
-            episode.wishes = self.renderer.wishes(episode.view(1))
         turns = [self._asked(one) for one in episodes] if self.renderer.asks else self._made(episodes)
         for episode, turn in zip(episodes, turns, strict=True):
             trajectory = episode.trajectory
@@ -384,9 +403,7 @@ class Prompting:
             shortened = len(one.view.history) < len(view.history)
             turn = Turn(view.step_count, text_of(prompt), [*ids], [*one.ids], history_shortened=shortened)
             if self.renderer.reserved:
-                # an agent's requests share one context, which goes on to the next request
-                context = copy(one.view.context) if self.renderer.asks else one.view.context
-                turn.shown = Shown(replace(one.view, context=context))
+                turn.shown = Shown.of(one.view, self.renderer.asks)
             if self.renderer.converses and episode.wishes.trained:
                 own = Conversation(self.renderer, prompt, ids)
                 other = own if same else Conversation(self.renderer, one.shown, one.ids)
