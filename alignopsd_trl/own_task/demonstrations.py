@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.common.files import write_text
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.environments.base import Chat, Message
+from alignopsd_trl.environments.base import Chat, Message, Rendered
 from alignopsd_trl.own_task.options import SKILLED_SHARE
 from alignopsd_trl.own_task.playing import Actor, check_room, native_message, play
 from alignopsd_trl.own_task.task import Task
@@ -31,7 +31,7 @@ from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
-from alignopsd_trl.turns import StopReason, Trajectory, Turn
+from alignopsd_trl.turns import StopReason, Trajectory
 
 ENDS = {StopReason.DONE: "ended", StopReason.ENVIRONMENT_ERROR: "failed"}
 
@@ -156,12 +156,9 @@ def _rows(
     task: Task, episodes: Sequence[Trajectory], tokenizer: PreTrainedTokenizerBase | None, limit: int
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns the rows, and the number of turns whose prompt is too long."""
-    prompt = task.suite.factory().prompt
-    if tokenizer is None:
-        tokenizer = tiny_tokenizer(texts_of(task, episodes))
-    options = PlayOptions(**play_options({**task.preset, "max_prompt_length": limit}))
-    renderer = Renderer(tokenizer, prompt, options)
-    rows, too_long = [], 0
+    prompt, tokenizer = task.suite.factory().prompt, tokenizer or tiny_tokenizer(texts_of(task, episodes))
+    renderer = Renderer(tokenizer, prompt, PlayOptions(**play_options({**task.preset, "max_prompt_length": limit})))
+    rows, too_long, native = [], 0, getattr(prompt, "native", False)
     for episode in episodes:
         if renderer.converses:
             told, left = dialogue(episode, renderer)
@@ -173,8 +170,9 @@ def _rows(
         too_long += sum(one is None for one in fitted)
         for turn, one in zip(episode.turns, fitted, strict=True):
             if one is not None:
-                shown = one.shown if episode.privileged else renderer.show(one.view, "")
-                rows.append(_row(episode, turn, shown, getattr(prompt, "native", False)))
+                shown, text = one.shown if episode.privileged else renderer.show(one.view, ""), turn.response_text
+                said = native_message(text)[0] if native else {"role": "assistant", "content": text}
+                rows.append(_learnt(shown, [said]) | _of(episode, turn.number))
     return rows, too_long
 
 
@@ -188,12 +186,9 @@ def texts_of(task: Task, episodes: Sequence[Trajectory]) -> list[str]:
     return texts
 
 
-def _row(episode: Trajectory, turn: Turn, shown: Any, native: bool) -> dict[str, Any]:
-    said = native_message(turn.response_text)[0] if native else {"role": "assistant", "content": turn.response_text}
-    learnt = {"prompt": messages_of(shown), "completion": [said]} | (
-        {"tools": tools} if (tools := list(Chat.of(shown).tools)) else {}
-    )
-    return learnt | _of(episode, turn.number)
+def _learnt(opening: Rendered, completion: list[Message]) -> dict[str, Any]:
+    tools = list(Chat.of(opening).tools)
+    return {"prompt": messages_of(opening), "completion": completion} | ({"tools": tools} if tools else {})
 
 
 def _of(episode: Trajectory, turn: int) -> dict[str, Any]:
@@ -261,8 +256,7 @@ def dialogue(episode: Trajectory, renderer: Renderer) -> tuple[dict[str, Any], i
         if len(renderer.encode([Chat([*begun, *asked], tools)])[0]) > renderer.max_length:
             break
         said = [*asked, {"role": "assistant", "content": turn.response_text}]
-    kept = sum(one["role"] == "assistant" for one in said)
-    return {"prompt": begun, "completion": said} | ({"tools": tools} if tools else {}), len(episode.turns) - kept
+    return _learnt(opening, said), len(episode.turns) - sum(one["role"] == "assistant" for one in said)
 
 
 def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import random
@@ -24,7 +23,7 @@ from alignopsd_trl.environments.adapters.calls import Call, message_of
 from alignopsd_trl.environments.adapters.openenv import Situation as AtServer
 from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signature_of
 from alignopsd_trl.environments.adapters.tools import tools_of
-from alignopsd_trl.environments.base import Chat, Prompt, View
+from alignopsd_trl.environments.base import Chat, Failure, Prompt, View
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.rollout.driver import BatchedCalls, result_of
@@ -190,12 +189,8 @@ class Scripted:
         try:
             response = self.function(asked.view, environment=asked.environment, skill=asked.skill, draw=self.draw)
         except Exception as error:  # the user's code may raise anything
-            frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-            place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-            raise PlayerError(
-                f"the scripted player {name} failed with {type(error).__name__}: {error}{place}; the task was "
-                f"{asked.view.task_text!r:.80}"
-            ) from error
+            told = f"failed with {Failure.of(error).message}; the task was {asked.view.task_text!r:.80}"
+            raise PlayerError(f"the scripted player {name} {told}") from error
         if not isinstance(response, str) or not response.strip():
             raise PlayerError(f"the scripted player {name} returned {response!r:.80}; return the response as a str")
         return Answer(response)
@@ -297,7 +292,8 @@ class AtRandom:
         if asked.view.admissible:
             action = self.draw.choice(asked.view.admissible)
         elif isinstance(context, Dialogue) and (tools := tools_of(asked.environment)):
-            action = self._call(self.draw.choice(tools), asked)
+            tool = self.draw.choice(tools)
+            action = str(Call(name_of(tool), (), self._filled(_needed(tool), asked)))
         elif isinstance(context, AtServer) and context.form.fields:
             action = json.dumps(self._filled(context.form.fields, asked))
         elif schemas := [one["function"] for one in getattr(context, "tools", ()) if isinstance(one, Mapping)]:
@@ -306,12 +302,6 @@ class AtRandom:
         else:
             action = self._word(asked)
         return Answer(f"<action>{action}</action>", action)
-
-    def _call(self, tool: Callable, asked: Situation) -> str:
-        parameters = signature_of(tool).parameters.values()
-        needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
-        arguments = (f"{one.name}={self._value(one.annotation, asked)!r}" for one in needed)
-        return f"{name_of(tool)}({', '.join(arguments)})"
 
     def _filled(self, fields: Mapping[str, tuple[Any, bool, str]], asked: Situation) -> dict[str, Any]:
         needed = [name for name, (_, required, _) in fields.items() if required] or fields
@@ -328,3 +318,10 @@ class AtRandom:
     def _word(self, asked: Situation) -> str:
         words = re.findall(r"\w+", f"{asked.view.task_text} {asked.view.observation}")
         return self.draw.choice(words) if words else "a"
+
+
+def _needed(tool: Callable) -> dict[str, tuple[Any, bool, str]]:
+    """Returns the parameters of a tool that a call must give, as `declared_fields` does."""
+    parameters = signature_of(tool).parameters.values()
+    needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    return {one.name: (one.annotation, True, "") for one in needed}

@@ -37,7 +37,7 @@ class Episode:
     admissible: tuple[str, ...] = ()
     context: Any = None
     records: list[Record] = field(default_factory=list)
-    dialogues: dict[int, tuple[Conversation, Conversation]] = field(default_factory=dict)  # see `Prompting`
+    dialogues: dict[int, tuple[Conversation, Conversation]] = field(default_factory=dict)  # of turns: own, privileged
     wishes: Wishes = Wishes(0, None)
     passed: int = 0  # requests since the last turn that became none
     waited: list[float] = field(default_factory=list)  # seconds of each step, with those of episodes beside it
@@ -135,6 +135,11 @@ def episode_seed(*parts: object) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
+def given_to_reset(environments: ValidatedBatch, row: Mapping[str, Any], seeds: Seeds) -> dict[str, Any]:
+    """Returns a row with its seeds, as `reset` gets it."""
+    return {**(seeds._asdict() if environments.takes_dynamics_seed else {"seed": seeds.seed}), **row}
+
+
 def episodes_of(
     rows: Sequence[Mapping[str, Any]],
     seeds: Sequence[Seeds],
@@ -170,10 +175,7 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
     Raises:
         SiblingsDiffer: if siblings open differently.
     """
-    seeds = [one.trajectory.seeds._asdict() for one in episodes]
-    if not environments.takes_dynamics_seed:
-        seeds = [{"seed": one["seed"]} for one in seeds]
-    arguments = [{**seeded, **one.trajectory.row} for seeded, one in zip(seeds, episodes, strict=True)]
+    arguments = [given_to_reset(environments, one.trajectory.row, one.trajectory.seeds) for one in episodes]
     openings = environments.reset([one.slot for one in episodes], arguments)
     for episode, opening in zip(episodes, openings, strict=True):
         if isinstance(opening, Failure):

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
@@ -38,7 +39,8 @@ from alignopsd_trl.rollout.episode import (
     no_skills,
     open_episodes,
 )
-from alignopsd_trl.rollout.reading import Reader, reader_for
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.reading import reader_for
 from alignopsd_trl.rollout.renderer import Renderer, Shown, asks, text_of, wishes_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
@@ -102,9 +104,9 @@ class Loop(ABC):
 
     def _play_part(self, given: Sequence[tuple[Episode, Sequence[str]]]) -> None:
         """Plays opened episodes, each after its prefix, to their ends."""
-        together = not self._samplers or any(one.waits_for_all for one in self._samplers)
-        alone = None if together else self.environments.worker
-        steps = BatchedCalls(self.environments.step) if alone is None else Workers(self.environments, alone)
+        in_step = not self._samplers or any(one.waits_for_all for one in self._samplers)
+        worker = None if in_step else self.environments.worker
+        steps = BatchedCalls(self.environments.step) if worker is None else Workers(self.environments, worker)
         driver = Driver([self._play(*one, steps) for one in given], self._samplers, [*self._queues, steps])
         try:
             while True:
@@ -165,7 +167,6 @@ class Player(Loop):
         sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
         skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
         max_turns: as in [`Loop`]; by default as the renderer's options say, or the environment.
-        reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
             first ones. They are trained on the ordinary prompt, so the sampler's log-probs of their turns are dropped.
         teacher: samples the privileged siblings; by default ``sampler``.
@@ -182,7 +183,6 @@ class Player(Loop):
     tokenizer: PreTrainedTokenizerBase
     end_ids: Sequence[int]
     skills_in_rollout: bool = False
-    reader: Reader | None = None
     privileged_siblings: int = 0
     teacher: AnySampler | None = None
     hand_over: Callable[[], AbstractContextManager[None]] | None = None
@@ -190,8 +190,23 @@ class Player(Loop):
     update: int | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        environments: ValidatedBatch,
+        sampler: AnySampler,
+        tokenizer: PreTrainedTokenizerBase,
+        end_ids: Sequence[int],
+        options: PlayOptions,
+        reserved: int = 0,
+        **others: Any,
+    ) -> Player:
+        """Makes a player with the environments' own prompts; ``reserved`` is as in [`Renderer`]."""
+        renderer = Renderer(tokenizer, environments.prompt, options, reserved)
+        return cls(environments, renderer, sampler, tokenizer, end_ids, **others)
+
     def __post_init__(self) -> None:
-        self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
+        self._reader = reader_for(self.tokenizer, self.environments, self.renderer.options)
         self.max_turns = self.max_turns or self.renderer.options.max_turns
         super().__post_init__()
 
@@ -227,8 +242,8 @@ class Player(Loop):
             one if isinstance(one, Sampler) else Lockstep(one, self.agree, lambda: self.renderer.encode(["."])[0])
             for one in ([self.sampler, self.teacher] if self.teacher else [self.sampler])
         ]
-        prompting = Prompting(self)
-        self._prompts = BatchedCalls[Episode, Turn | Reply | None](lambda _, some: prompting.next_turns(some))
+        self._first: dict[tuple[str, str], str] = {}
+        self._prompts = BatchedCalls(self._next_turns)
         self._queues = [self._prompts]
         self.run(episodes, prefixes)
         return [episode.trajectory for episode in episodes]
@@ -278,29 +293,16 @@ class Player(Loop):
 
     def _parse_action(self, episode: Episode, turn: Turn) -> None:
         tools = getattr(episode.context, "tools", ())
-        assert self.reader is not None, "`__post_init__` makes one"
-        reading = self.reader.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
+        reading = self._reader.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
         turn.thought = reading.thought
         if reading.action is not None:
             turn.action, turn.action_valid = reading.action, True
         else:
             episode.project(turn, reading.text, self.environments)
 
+    # The prompts of turns: rendered from views, or continued from a dialogue
 
-class Prompting:
-    """Makes the next turn of a player's episodes, with its ordinary and its privileged prompt: rendered from views, or
-    continued from a dialogue.
-
-    `Episode.dialogues` holds what a later turn may continue: by turn, the policy's dialogue and the privileged one.
-    """
-
-    def __init__(self, player: Player):
-        self.renderer, self.end_ids, self.environments = player.renderer, player.end_ids, player.environments
-        self.skills_in_rollout, self.settings = player.skills_in_rollout, player.settings
-        self.takes_schemas = getattr(player.sampler, "takes_schemas", False)
-        self._first: dict[tuple[str, str], str] = {}
-
-    def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
+    def _next_turns(self, _: Sequence[int], episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
         """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``; an
         agent's own request gets a refusal.
 
@@ -325,7 +327,7 @@ class Prompting:
                 told = f"{name}={value} is not the run's {self.settings[name]}, so that the policy would learn from "
                 told += "what it does not sample; leave it out, or use AgentEnvironment(..., sampling='ignore')"
                 return Reply.of(told, error="unsupported_value")
-        if episode.wishes.schema is not None and not self.takes_schemas:
+        if episode.wishes.schema is not None and not getattr(self.sampler, "takes_schemas", False):
             return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
         try:
             self.renderer.check_request(episode.view(1))
@@ -381,8 +383,8 @@ class Prompting:
         if not self.renderer.asks:
             return episode.dialogues.pop(follows)
         own, privileged = episode.dialogues[follows]
-        other = own.forked()
-        return other, other if privileged is own else privileged.forked()
+        other = copy(own)
+        return other, other if privileged is own else copy(privileged)
 
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """Makes turns whose prompts are rendered from views. A prompt that equals the privileged one takes its ids."""
