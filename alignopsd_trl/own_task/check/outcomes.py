@@ -184,13 +184,11 @@ def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
             )
 
 
-def _stuck(episode: Episode) -> Iterator[Turn]:
-    """Yields the turns that had actions on offer and after which the episode goes on with none."""
-    turns, ended = episode.trajectory.turns, episode.trajectory.stop in (StopReason.DONE, StopReason.ENVIRONMENT_ERROR)
-    offers = [*(turn.shown.view.admissible for turn in turns), episode.admissible]
-    for place, turn in enumerate(turns):
-        if offers[place] and not offers[place + 1] and not (ended and turn is turns[-1]):
-            yield turn
+def _stuck(episode: Episode) -> list[Turn]:
+    """Returns the turns that had actions on offer and after which the episode went on with none."""
+    turns, limited = episode.trajectory.turns, episode.trajectory.stop is StopReason.TURN_LIMIT
+    offers = [turn.shown.view.admissible for turn in turns] + [episode.admissible] * limited
+    return [turn for turn, some, later in zip(turns, offers, offers[1:], strict=False) if some and not later]
 
 
 def prompts(
