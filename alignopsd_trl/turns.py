@@ -157,11 +157,7 @@ class Trajectory:
 
 def number_rows(*keys: torch.Tensor) -> torch.Tensor:
     """Numbers the distinct rows of integer columns in sorted order, from 0 without holes; returns ``(M,)`` int64."""
-    number = torch.zeros_like(keys[0])
-    for key in keys:
-        rank = torch.unique(key, return_inverse=True)[1]
-        number = torch.unique(number * (len(key) + 1) + rank, return_inverse=True)[1]
-    return number
+    return torch.unique(torch.stack(keys), dim=1, return_inverse=True)[1]
 
 
 @dataclass(frozen=True)

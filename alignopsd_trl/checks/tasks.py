@@ -16,7 +16,7 @@ from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.base import Failure, Opening, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout.conversations import check_template
-from alignopsd_trl.rollout.episode import SiblingsDiffer, check_openings, episode_seeds
+from alignopsd_trl.rollout.episode import SiblingsDiffer, check_openings, episode_seeds, given_to_reset
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import require_tools
 from alignopsd_trl.rollout.renderer import Renderer
@@ -201,9 +201,7 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
 
 def seeded(batch: ValidatedBatch, row: Mapping[str, Any], sibling: int = 0) -> dict[str, Any]:
     """Returns a row with its seeds, as `reset` gets it in training."""
-    seeds = episode_seeds(row["task_id"], 0, sibling)
-    dynamics = {"dynamics_seed": seeds.dynamics_seed} if batch.takes_dynamics_seed else {}
-    return {"seed": seeds.seed, **dynamics, **row}
+    return given_to_reset(batch, row, episode_seeds(row["task_id"], 0, sibling))
 
 
 PATIENCE = 2.0

@@ -35,7 +35,6 @@ from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import reader_for
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.sampling.loop import PLAIN, attention_of, plain_sampler, shares_prompts
@@ -238,12 +237,12 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
         bank = load_skills(arguments.skill_bank, encoder, tasks.column_names)
         skills = skill_source(bank, tokenizer, config.skill_budget)
     environments = open_batch(factory, arguments.slots, config.environment_time_limit)
-    player = Player(
+    player = Player.of(
         environments,
-        Renderer(tokenizer, environments.prompt, PlayOptions.of(config)),
         _sampler(model, tokenizer, config, config.max_completion_length, arguments.batch_size),
         tokenizer,
         end_ids(model, tokenizer.eos_token_id),
+        PlayOptions.of(config),
         skills=skills,
         skills_in_rollout=any(one.skills_in_rollout for one in methods),
     )

@@ -20,17 +20,20 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.common.files import write_text
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.environments.base import Chat, Message
+from alignopsd_trl.environments.base import Chat, Message, Rendered
 from alignopsd_trl.own_task.options import SKILLED_SHARE
-from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, PlayedTurn, check_room, native_message, play
+from alignopsd_trl.own_task.playing import Actor, check_room, native_message, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.warm_start.tiny import WordCount, tiny_tokenizer
 from alignopsd_trl.rollout.conversations import Conversation
-from alignopsd_trl.rollout.episode import SkillSource, no_skills
+from alignopsd_trl.rollout.episode import Episode, SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
+from alignopsd_trl.turns import StopReason, Trajectory
+
+ENDS = {StopReason.DONE: "ended", StopReason.ENVIRONMENT_ERROR: "failed"}
 
 
 @dataclass(frozen=True)
@@ -38,21 +41,22 @@ class Demonstrations:
     """Rows for `SFTTrainer`, and the episodes that they come from."""
 
     rows: list[dict[str, Any]]
-    episodes: list[PlayedEpisode]
+    episodes: list[Trajectory]
     too_long: int
 
     def told(self) -> str:
         """Returns a summary in one line."""
         named = {"without the skill": False, "with it": True}
-        parts = {name: [one for one in self.episodes if one.skilled is kind] for name, kind in named.items()}
+        parts = {name: [one for one in self.episodes if one.privileged is kind] for name, kind in named.items()}
         won = ", ".join(f"{_won(part)} {name}" for name, part in parts.items() if part)
-        ends = ", ".join(f"{count} {stop}" for stop, count in Counter(one.stop for one in self.episodes).most_common())
+        stops = Counter(ENDS.get(one.stop, "turn limit") for one in self.episodes)
+        ends = ", ".join(f"{count} {stop}" for stop, count in stops.most_common())
         cut = f"; {self.too_long} turns left out: their prompt is too long" if self.too_long else ""
         turns = sum(one["role"] == "assistant" for row in self.rows for one in row["completion"])
         return f"{turns} turns of {len(self.episodes)} episodes ({ends}); {won}{cut}"
 
 
-def _won(episodes: Sequence[PlayedEpisode]) -> str:
+def _won(episodes: Sequence[Trajectory]) -> str:
     if all(one.won is None for one in episodes):
         return f"reward {sum(one.reward for one in episodes) / len(episodes):.3g} on average"
     return f"{sum(bool(one.won) for one in episodes)} of {len(episodes)} won"
@@ -95,11 +99,13 @@ def demonstrate(
     rows = _drawn(task.learnt(), episodes, seed)
     check_room(task.suite.factory, rows)
     skills = skills_of(task, bank_of(task, skill_bank, encoder), tokenizer or WordCount(), limit)
-    played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share)
-    kept = [one for one in played if one.stop != FAILED]
-    kept = [one for one in kept if one.won or not won_only]
-    if not any(turn.valid for one in kept for turn in one.turns):
-        raise ValueError(f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}")
+    all_played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share)
+    played = [one.trajectory for one in all_played]
+    kept = [one for one in played if not one.failed and (one.won or not won_only)]
+    if not any(turn.action_valid for one in kept for turn in one.turns):
+        raise ValueError(
+            f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(all_played, won_only)}"
+        )
     shown, too_long = _rows(task, kept, tokenizer, limit)
     if not shown:
         raise ValueError(
@@ -135,59 +141,58 @@ def _drawn(rows: Sequence[Any], episodes: int, seed: int) -> list[Any]:
     return chosen[:episodes]
 
 
-def _why(played: Sequence[PlayedEpisode], won_only: bool) -> str:
-    failed = [one.message for one in played if one.stop == FAILED]
+def _why(played: Sequence[Episode], won_only: bool) -> str:
+    failed = [one.failure.message for one in played if one.failure is not None]
     if failed:
         return f"{len(failed)} failed, the first with: {failed[0]}"
-    said = [turn.response for one in played for turn in one.turns]
-    if said and not any(turn.valid for one in played for turn in one.turns):
-        return f"none of {len(said)} responses is a valid action, such as {said[0]!r:.80}; let a better player play"
+    turns = [turn for one in played for turn in one.trajectory.turns]
+    if turns and not any(turn.action_valid for turn in turns):
+        said = turns[0].response_text
+        return f"none of {len(turns)} responses is a valid action, such as {said!r:.80}; let a better player play"
     return "none was won; leave --won_only out, or let a better player play" if won_only else "all ended at once"
 
 
 def _rows(
-    task: Task, episodes: Sequence[PlayedEpisode], tokenizer: PreTrainedTokenizerBase | None, limit: int
+    task: Task, episodes: Sequence[Trajectory], tokenizer: PreTrainedTokenizerBase | None, limit: int
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns the rows, and the number of turns whose prompt is too long."""
-    prompt = task.suite.factory().prompt
-    if tokenizer is None:
-        tokenizer = tiny_tokenizer(texts_of(task, episodes))
-    options = PlayOptions(**play_options({**task.preset, "max_prompt_length": limit}))
-    renderer = Renderer(tokenizer, prompt, options)
-    rows, too_long = [], 0
+    prompt, tokenizer = task.suite.factory().prompt, tokenizer or tiny_tokenizer(texts_of(task, episodes))
+    renderer = Renderer(tokenizer, prompt, PlayOptions(**play_options({**task.preset, "max_prompt_length": limit})))
+    rows, too_long, native = [], 0, getattr(prompt, "native", False)
     for episode in episodes:
         if renderer.converses:
             told, left = dialogue(episode, renderer)
             rows += [told | _of(episode, 0)] if told else []
             too_long += left
             continue
-        views = [turn.view for turn in episode.turns]
-        fitted = renderer.fit(views, [episode.skill] * len(views))
+        views = [turn.shown.view for turn in episode.turns]
+        fitted = renderer.fit(views, [episode.skill_text] * len(views))
         too_long += sum(one is None for one in fitted)
         for turn, one in zip(episode.turns, fitted, strict=True):
-            if one is not None and renderer.wishes(one.view).trained:
-                shown = one.shown if episode.skilled else renderer.show(one.view, "")
-                rows.append(_row(episode, turn, shown, getattr(prompt, "native", False)))
+            if one is not None:
+                shown, text = one.shown if episode.privileged else renderer.show(one.view, ""), turn.response_text
+                said = native_message(text)[0] if native else {"role": "assistant", "content": text}
+                rows.append(_learnt(shown, [said]) | _of(episode, turn.number))
     return rows, too_long
 
 
-def texts_of(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
+def texts_of(task: Task, episodes: Sequence[Trajectory]) -> list[str]:
     """Returns all prompts and responses of the episodes."""
     prompt = task.suite.factory().prompt
-    turns = [(episode, turn) for episode in episodes for turn in episode.turns]
-    return [text for one, turn in turns for text in (text_of(prompt.render(turn.view, one.skill)), turn.response)]
+    texts = list[str]()
+    for one in episodes:
+        for turn in one.turns:
+            texts += [text_of(prompt.render(turn.shown.view, one.skill_text)), turn.response_text]
+    return texts
 
 
-def _row(episode: PlayedEpisode, turn: PlayedTurn, shown: Any, native: bool) -> dict[str, Any]:
-    said = native_message(turn.response)[0] if native else {"role": "assistant", "content": turn.response}
-    learnt = {"prompt": messages_of(shown), "completion": [said]} | (
-        {"tools": tools} if (tools := list(Chat.of(shown).tools)) else {}
-    )
-    return learnt | _of(episode, turn.view.step_count)
+def _learnt(opening: Rendered, completion: list[Message]) -> dict[str, Any]:
+    tools = list(Chat.of(opening).tools)
+    return {"prompt": messages_of(opening), "completion": completion} | ({"tools": tools} if tools else {})
 
 
-def _of(episode: PlayedEpisode, turn: int) -> dict[str, Any]:
-    return {"task_id": episode.row["task_id"], "turn": turn, "skilled": episode.skilled, "won": episode.won}
+def _of(episode: Trajectory, turn: int) -> dict[str, Any]:
+    return {"task_id": episode.row["task_id"], "turn": turn, "skilled": episode.privileged, "won": episode.won}
 
 
 def write_demonstrations(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -234,25 +239,24 @@ def play_options(preset: Mapping[str, Any]) -> dict[str, Any]:
     return {name: preset[name] for name in PlayOptions.names() if name in preset}
 
 
-def dialogue(episode: PlayedEpisode, renderer: Renderer) -> tuple[dict[str, Any], int]:
+def dialogue(episode: Trajectory, renderer: Renderer) -> tuple[dict[str, Any], int]:
     """Makes one training row of an episode, in TRL's conversational form: the first prompt, and all responses with the
     replies between them as its completion.
 
     Returns:
         The row, and the number of turns at the episode's end that it leaves out because their prompt is too long.
     """
-    fitted = renderer.fit([episode.turns[0].view], [episode.skill])[0]
+    fitted = renderer.fit([episode.turns[0].shown.view], [episode.skill_text])[0]
     if fitted is None:
         return {}, len(episode.turns)
-    opening = fitted.shown if episode.skilled else renderer.show(fitted.view, "")
+    opening = fitted.shown if episode.privileged else renderer.show(fitted.view, "")
     begun, tools, said = messages_of(opening), list(Chat.of(opening).tools), list[Message]()
     for number, turn in enumerate(episode.turns):
-        asked = [*said, *messages_of(renderer.reply(turn.view))] if number else []
+        asked = [*said, *messages_of(renderer.reply(turn.shown.view))] if number else []
         if len(renderer.encode([Chat([*begun, *asked], tools)])[0]) > renderer.max_length:
             break
-        said = [*asked, {"role": "assistant", "content": turn.response}]
-    kept = sum(one["role"] == "assistant" for one in said)
-    return {"prompt": begun, "completion": said} | ({"tools": tools} if tools else {}), len(episode.turns) - kept
+        said = [*asked, {"role": "assistant", "content": turn.response_text}]
+    return _learnt(opening, said), len(episode.turns) - sum(one["role"] == "assistant" for one in said)
 
 
 def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import random
 import re
-import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import httpx
 
-from alignopsd_trl.checks.tasks import check_sessions, seeded
+from alignopsd_trl.checks.tasks import check_sessions
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.actions import declared_fields
@@ -26,14 +23,16 @@ from alignopsd_trl.environments.adapters.calls import Call, message_of
 from alignopsd_trl.environments.adapters.openenv import Situation as AtServer
 from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signature_of
 from alignopsd_trl.environments.adapters.tools import tools_of
-from alignopsd_trl.environments.base import Chat, Failure, Opening, Prompt, Record, Step, View
-from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
+from alignopsd_trl.environments.base import Chat, Failure, Prompt, View
+from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import find_module
-from alignopsd_trl.rollout.episode import SkillSource, no_skills, skill_of
-from alignopsd_trl.rollout.renderer import messages_of
+from alignopsd_trl.rollout.driver import BatchedCalls, result_of
+from alignopsd_trl.rollout.episode import Episode, SkillSource, episode_seeds, no_skills
+from alignopsd_trl.rollout.player import Loop
+from alignopsd_trl.rollout.renderer import Shown, asks, messages_of
+from alignopsd_trl.turns import Trajectory, Turn
 
 SLOTS, SECONDS = 16, 60.0  # episodes played at once; most of one call of the environment
-ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
 
 
 @dataclass(frozen=True)
@@ -58,60 +57,6 @@ Actor = Callable[[Sequence[Situation]], Sequence[Answer]]
 """Answers all live episodes of one turn."""
 
 
-@dataclass(frozen=True)
-class PlayedTurn:
-    """One turn: the view, the response, the executed action and its step. ``seconds`` is the time that the steps of all
-    parallel episodes took."""
-
-    view: View
-    response: str
-    action: str
-    valid: bool
-    step: Step
-    seconds: float
-
-
-@dataclass
-class PlayedEpisode:
-    """One episode. ``skill`` is the text retrieved for its task; ``skilled`` says whether the player read it."""
-
-    row: Mapping[str, Any]
-    skilled: bool
-    opening: Opening | None = None
-    skill: str = ""
-    turns: list[PlayedTurn] = field(default_factory=list)
-    reward: float = 0.0
-    won: bool | None = None
-    stop: str = ""
-    message: str = ""
-
-    def view(self, history_length: int) -> View:
-        """Returns the view that the next prompt shows."""
-        opening = self.opening
-        assert opening is not None, "a view is of an episode that was opened"
-        seen = self.turns[-1].step if self.turns else opening
-        records = [
-            Record(number, turn.view.observation, turn.action, turn.step.observation)
-            for number, turn in enumerate(self.turns, start=1)
-        ]
-        shown = tuple(records[-history_length:]) if history_length else ()
-        return View(opening.task_text, seen.observation, seen.admissible, shown, len(records), opening.context)
-
-    def fail(self, failure: Failure) -> None:
-        self.stop, self.message = FAILED, failure.message
-
-    def end(self, ending: Any) -> None:
-        """Adds the result of `finish`, whose rewards of turns become theirs."""
-        if isinstance(ending, Failure):
-            self.fail(ending)
-        elif ending is not None:
-            for number, reward in ending.turn_rewards.items():
-                turn = self.turns[number]
-                self.turns[number] = replace(turn, step=replace(turn.step, reward=turn.step.reward + reward))
-            self.reward += ending.reward + sum(ending.turn_rewards.values())
-            self.won = self.won if ending.won is None else ending.won
-
-
 def play(
     factory: Callable[[], Any],
     rows: Sequence[Mapping[str, Any]],
@@ -120,25 +65,26 @@ def play(
     skills: SkillSource = no_skills,
     skilled_share: float = 0.5,
     time_limit: float = SECONDS,
-) -> list[PlayedEpisode]:
+) -> list[Episode]:
     """Plays one episode per row, `SLOTS` at once, or as many as the environment allows.
 
     Args:
         skills: gives the skill of a task.
-        skilled_share: share of the episodes, evenly spread, in which the player reads the skill.
+        skilled_share: share of the episodes, evenly spread, in which the player reads the skill
+            (`Trajectory.privileged`). `Turn.shown` of each turn holds its whole view.
     """
     if not 0 <= skilled_share <= 1:
         raise ValueError(f"skilled_share={skilled_share} must be from 0 to 1")
     share = 0.0 if skills is no_skills else skilled_share
+    episodes = []
+    for number, row in enumerate(rows):
+        skilled = int((number + 1) * share) > int(number * share)
+        trajectory = Trajectory(dict(row), str(number), "0", episode_seeds(row["task_id"], 0, 0), privileged=skilled)
+        episodes.append(Episode(trajectory))
     with closing(open_batch(factory, max(1, min(SLOTS, len(rows))), time_limit, here=True)) as batch:
-        played, slots = [], batch.slots
         with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
-            for first in range(0, len(rows), slots):
-                numbered = enumerate(rows[first : first + slots], start=first)
-                part = [PlayedEpisode(row, int((number + 1) * share) > int(number * share)) for number, row in numbered]
-                _play_together(batch, part, actor, skills, progress)
-                played += part
-        return played
+            Acting(batch, actor, skills=skills, progress=progress).run(episodes)
+    return episodes
 
 
 def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float = SECONDS) -> None:
@@ -147,71 +93,43 @@ def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], ti
         check_sessions(factory, min(SLOTS, len(rows)), rows[0], time_limit, "play fewer with --episodes")
 
 
-def _play_together(
-    batch: ValidatedBatch, episodes: Sequence[PlayedEpisode], actor: Actor, skills: SkillSource, progress: Bar
-) -> None:
-    tasks = [seeded(batch, one.row) for one in episodes]
-    for episode, opening in zip(episodes, batch.reset(range(len(episodes)), tasks), strict=True):
-        _start(episode, opening, skills, batch.limited)
-    for _ in range(batch.max_turns):
-        live = [(slot, one) for slot, one in enumerate(episodes) if not one.stop]
-        if not live:
-            break
-        _take_turn(batch, live, actor)
-        progress(sum(bool(one.stop) for _, one in live), len(live))
-    for episode in episodes:
-        episode.stop = episode.stop or TURN_LIMIT
-    ended = [(slot, one) for slot, one in enumerate(episodes) if one.stop != FAILED]
-    for (_, episode), ending in zip(ended, batch.finish([slot for slot, _ in ended]), strict=True):
-        episode.end(ending)
+@dataclass
+class Acting(Loop):
+    """Plays episodes with an actor, which answers all that live at once."""
+
+    actor: Actor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._asked = BatchedCalls(self._turns)
+        self._queues = [self._asked]
+
+    async def _answer(self, episode: Episode) -> Turn:
+        return await result_of(self._asked.submit(episode.slot, episode))
+
+    def _turns(self, slots: Sequence[int], episodes: Sequence[Episode]) -> list[Turn]:
+        views = [one.view(self.environments.history_length) for one in episodes]
+        found = [self.environments.environment(slot) for slot in slots]
+        own = [getattr(one, "environment", None) or one for one in found]  # of an adapted class: the user's own object
+        answers = self.actor(list(map(Situation, views, [skill_read(one.trajectory) for one in episodes], own)))
+        return [self._turn(*one) for one in zip(episodes, views, answers, strict=True)]
+
+    def _turn(self, episode: Episode, view: View, answer: Answer) -> Turn:
+        shown = Shown.of(view, asks(self.environments.prompt))
+        turn = Turn(view.step_count, "", [], [], response_text=answer.response, shown=shown)
+        if getattr(self.environments.prompt, "native", False):
+            message, turn.action_valid = native_message(answer.response)
+            turn.action = json.dumps(message)
+        elif answer.action is not None:
+            turn.action, turn.action_valid = answer.action, True
+        else:
+            episode.project(turn, answer.response, self.environments)
+        return turn
 
 
-def _start(
-    episode: PlayedEpisode, opening: Opening | Failure, skills: SkillSource, limited: Callable[[Any], Any]
-) -> None:
-    if isinstance(opening, Failure):
-        episode.fail(opening)
-    elif isinstance(skill := skill_of(skills, opening, episode.row, limited), Failure):
-        episode.fail(skill)
-    else:
-        episode.opening, episode.skill = opening, skill[0]
-
-
-def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]], actor: Actor) -> None:
-    views = [episode.view(batch.history_length) for _, episode in live]
-    if hasattr(batch.prompt, "wishes"):  # an agent's requests share one context, which goes on to the next request
-        views = [replace(view, context=copy(view.context)) for view in views]
-    environments = [batch.environment(slot) for slot, _ in live]  # of an adapted class: the user's own object
-    answers = actor(
-        [
-            Situation(view, episode.skill if episode.skilled else "", getattr(one, "environment", None) or one)
-            for view, (_, episode), one in zip(views, live, environments, strict=True)
-        ]
-    )
-    projected = [_projected(batch, view, answer) for view, answer in zip(views, answers, strict=True)]
-    begun = time.perf_counter()
-    steps = batch.step([slot for slot, _ in live], [action for action, _ in projected])
-    seconds = time.perf_counter() - begun
-    for (_, episode), view, answer, (action, valid), step in zip(live, views, answers, projected, steps, strict=True):
-        if isinstance(step, Failure):
-            episode.fail(step)
-            continue
-        episode.turns.append(PlayedTurn(view, answer.response, action, valid and step.valid, step, seconds))
-        episode.reward += step.reward
-        episode.won = step.won
-        if step.done:
-            episode.stop = ENDED
-
-
-def _projected(batch: ValidatedBatch, view: View, answer: Answer) -> tuple[str, bool]:
-    """Returns the action of an answer, and whether its form is valid."""
-    if getattr(batch.prompt, "native", False):
-        message, valid = native_message(answer.response)
-        return json.dumps(message), valid
-    if answer.action is not None:
-        return answer.action, True
-    found = batch.project(answer.response, view.admissible)
-    return ("", False) if isinstance(found, Failure) else (found.action, found.valid)
+def skill_read(played: Trajectory) -> str:
+    """Returns the skill that an episode's player read."""
+    return played.skill_text if played.privileged else ""
 
 
 def native_message(response: str) -> tuple[dict[str, Any], bool]:
@@ -271,12 +189,8 @@ class Scripted:
         try:
             response = self.function(asked.view, environment=asked.environment, skill=asked.skill, draw=self.draw)
         except Exception as error:  # the user's code may raise anything
-            frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-            place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-            raise PlayerError(
-                f"the scripted player {name} failed with {type(error).__name__}: {error}{place}; the task was "
-                f"{asked.view.task_text!r:.80}"
-            ) from error
+            told = f"failed with {Failure.of(error).message}; the task was {asked.view.task_text!r:.80}"
+            raise PlayerError(f"the scripted player {name} {told}") from error
         if not isinstance(response, str) or not response.strip():
             raise PlayerError(f"the scripted player {name} returned {response!r:.80}; return the response as a str")
         return Answer(response)
@@ -378,7 +292,8 @@ class AtRandom:
         if asked.view.admissible:
             action = self.draw.choice(asked.view.admissible)
         elif isinstance(context, Dialogue) and (tools := tools_of(asked.environment)):
-            action = self._call(self.draw.choice(tools), asked)
+            tool = self.draw.choice(tools)
+            action = str(Call(name_of(tool), (), self._filled(_needed(tool), asked)))
         elif isinstance(context, AtServer) and context.form.fields:
             action = json.dumps(self._filled(context.form.fields, asked))
         elif schemas := [one["function"] for one in getattr(context, "tools", ()) if isinstance(one, Mapping)]:
@@ -387,12 +302,6 @@ class AtRandom:
         else:
             action = self._word(asked)
         return Answer(f"<action>{action}</action>", action)
-
-    def _call(self, tool: Callable, asked: Situation) -> str:
-        parameters = signature_of(tool).parameters.values()
-        needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
-        arguments = (f"{one.name}={self._value(one.annotation, asked)!r}" for one in needed)
-        return f"{name_of(tool)}({', '.join(arguments)})"
 
     def _filled(self, fields: Mapping[str, tuple[Any, bool, str]], asked: Situation) -> dict[str, Any]:
         needed = [name for name, (_, required, _) in fields.items() if required] or fields
@@ -409,3 +318,10 @@ class AtRandom:
     def _word(self, asked: Situation) -> str:
         words = re.findall(r"\w+", f"{asked.view.task_text} {asked.view.observation}")
         return self.draw.choice(words) if words else "a"
+
+
+def _needed(tool: Callable) -> dict[str, tuple[Any, bool, str]]:
+    """Returns the parameters of a tool that a call must give, as `declared_fields` does."""
+    parameters = signature_of(tool).parameters.values()
+    needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    return {one.name: (one.annotation, True, "") for one in needed}

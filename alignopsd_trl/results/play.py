@@ -23,7 +23,6 @@ from alignopsd_trl.rollout.conversations import check_template, notes_of
 from alignopsd_trl.rollout.episode import SkillSource, episode_seeds, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.sampling.loop import plain_sampler
 from alignopsd_trl.turns import Trajectory
@@ -155,20 +154,19 @@ def evaluate(
     """
     playing = PlayOptions(**options)
     narrowed = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "repetition_penalty": repetition_penalty}
-    narrowed["temperature"] = temperature
-    ends = end_ids(model, tokenizer.eos_token_id)
-    sampler = plain_sampler(model, tokenizer, ends, narrowed, max_completion_length, batch_size)
+    given, ends = {"temperature": temperature, **narrowed}, end_ids(model, tokenizer.eos_token_id)
+    sampler = plain_sampler(model, tokenizer, ends, given, max_completion_length, batch_size)
     factory = evaluable(factory)
     check_template(tokenizer, playing, getattr(getattr(factory, "prompt", None), "native", False))
     for told in notes_of(tokenizer, playing, ends):
         logger.warning(told)
     environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
-    player = Player(
+    player = Player.of(
         environments,
-        Renderer(tokenizer, environments.prompt, playing),
         sampler,
         tokenizer,
         ends,
+        playing,
         skills=skills or no_skills,
         skills_in_rollout=skills is not None,
         progress=progress,

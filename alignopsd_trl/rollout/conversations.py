@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from copy import copy
 from os.path import commonprefix
 
 from jinja2 import TemplateError
@@ -26,7 +25,7 @@ _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
 
 
 class Conversation:
-    """One episode's dialogue under one view.
+    """One episode's dialogue under one view. A `copy.copy` goes on from here by itself: its lists are never changed.
 
     The renderer's ``past_thinking`` decides on the thinking of earlier responses: ``"template"`` leaves it to the chat
     template, ``"keep"`` keeps it.
@@ -50,27 +49,20 @@ class Conversation:
     def __len__(self) -> int:
         return len(self._turns)
 
-    def forked(self) -> Conversation:
-        """Returns another dialogue that goes on from here by itself."""
-        other = copy(self)
-        other._turns = list(self._turns)
-        other._parts = None if self._parts is None else list(self._parts)
-        return other
-
     def go_on(self, response: Sequence[int], reply: Rendered, end_ids: Sequence[int]) -> None:
         """Appends the sampled response and the environment's reply to it."""
         ended = bool(response) and response[-1] in end_ids
         said = self._renderer.decode(response[:-1] if ended else response)
         end = self._renderer.decode(response[-1:]) if ended else ""
-        self._turns.append([self._message(response, said, messages_of(reply)), *messages_of(reply)])
+        told = messages_of(reply)
+        self._turns = [*self._turns, [self._message(response, said, told), *told]]
         grown = self._by_template if self._past_thinking == "template" else self._by_mark
         part = grown(list(response), said, end)
         if part is None:
             self._parts, self.ids = None, self._renderer.encode([self._chat(self._turns)])[0]
         else:
             self.ids = self.ids + part
-            if self._parts is not None:
-                self._parts.append(part)
+            self._parts = None if self._parts is None else [*self._parts, part]
 
     def _message(self, response: Sequence[int], said: str, reply: Sequence[Message]) -> Message:
         """Returns a response as a message: its text, or, where the template refuses that or does not show the reply to

@@ -13,7 +13,7 @@ from functools import partial
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
-from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Step, View, Wishes
+from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Record, Step, View, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, limited
 from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
@@ -30,16 +30,19 @@ argument; if ``is_users`` is true, it has the environments' time limit."""
 class Episode:
     """A trajectory that is being played, with the current observation and the history for the next prompt."""
 
-    slot: int
     trajectory: Trajectory
     sampling_seed: int = 0
+    slot: int = 0  # of the environments
     observation: str = ""
     admissible: tuple[str, ...] = ()
     context: Any = None
     records: list[Record] = field(default_factory=list)
-    dialogues: dict[int, tuple[Conversation, Conversation]] = field(default_factory=dict)  # see `Prompting`
+    dialogues: dict[int, tuple[Conversation, Conversation]] = field(default_factory=dict)  # of turns: own, privileged
     wishes: Wishes = Wishes(0, None)
     passed: int = 0  # requests since the last turn that became none
+    waited: list[float] = field(default_factory=list)  # seconds of each step, with those of episodes beside it
+    failure: Failure | None = None
+    finish_reward: float = 0.0  # what `finish` paid for the whole episode, which is also part of the last turn's
 
     def view(self, history_length: int) -> View:
         shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
@@ -77,6 +80,7 @@ class Episode:
         for number, reward in ending.turn_rewards.items():
             trajectory.turns[number].reward += reward
         trajectory.reward += ending.reward + sum(ending.turn_rewards.values())
+        self.finish_reward = ending.reward
         trajectory.won = trajectory.won if ending.won is None else ending.won
         trajectory.score = trajectory.score if ending.score is None else ending.score
         if trajectory.turns:
@@ -85,7 +89,18 @@ class Episode:
             last.metrics = {**last.metrics, **ending.metrics}
             last.info = {**last.info, **ending.info, **ending.metrics}
 
-    def fail(self, failure: Failure, environment: str) -> None:
+    def project(self, turn: Turn, response: str, environments: ValidatedBatch) -> None:
+        """Finds the action in a response; where the environment fails at it, so does the episode."""
+        found = environments.project(response, self.admissible)
+        if isinstance(found, Projection):
+            turn.action, turn.action_valid = found.action, found.valid
+        else:
+            self.fail(found, environments.name, turn)
+
+    def fail(self, failure: Failure, environment: str, turn: Turn | None = None) -> None:
+        """Ends the episode, with the turn that it failed in."""
+        self.failure = failure
+        self.trajectory.turns += [] if turn is None else [turn]
         self.trajectory.stop = StopReason.ENVIRONMENT_ERROR
         task = self.trajectory.row.get("task_id", self.trajectory.task)
         self.trajectory.message = f"{failure.kind}: environment {environment}, task {task!r}: {failure.message}"
@@ -120,6 +135,11 @@ def episode_seed(*parts: object) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
+def given_to_reset(environments: ValidatedBatch, row: Mapping[str, Any], seeds: Seeds) -> dict[str, Any]:
+    """Returns a row with its seeds, as `reset` gets it."""
+    return {**(seeds._asdict() if environments.takes_dynamics_seed else {"seed": seeds.seed}), **row}
+
+
 def episodes_of(
     rows: Sequence[Mapping[str, Any]],
     seeds: Sequence[Seeds],
@@ -127,7 +147,6 @@ def episodes_of(
     draws: Sequence[str],
     sampling_seed: int,
     privileged_siblings: int,
-    slots: int,
 ) -> list[Episode]:
     """Makes episodes that are not open yet; the arguments are `Player.play`'s and [`Player`]'s."""
     seen: Counter[Any] = Counter()
@@ -137,7 +156,7 @@ def episodes_of(
         sampled = episode_seed(sampling_seed, task, *seeds[place], again, draws[place])
         privileged = number < privileged_siblings
         trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[place], privileged=privileged)
-        episodes.append(Episode(place % slots, trajectory, sampled))
+        episodes.append(Episode(trajectory, sampled))
         seen.update([task, (task, seeds[place])])
     return episodes
 
@@ -156,10 +175,7 @@ def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, ski
     Raises:
         SiblingsDiffer: if siblings open differently.
     """
-    seeds = [one.trajectory.seeds._asdict() for one in episodes]
-    if not environments.takes_dynamics_seed:
-        seeds = [{"seed": one["seed"]} for one in seeds]
-    arguments = [{**seeded, **one.trajectory.row} for seeded, one in zip(seeds, episodes, strict=True)]
+    arguments = [given_to_reset(environments, one.trajectory.row, one.trajectory.seeds) for one in episodes]
     openings = environments.reset([one.slot for one in episodes], arguments)
     for episode, opening in zip(episodes, openings, strict=True):
         if isinstance(opening, Failure):

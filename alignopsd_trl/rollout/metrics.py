@@ -63,12 +63,9 @@ def _squares(trajectories: Sequence[Trajectory]) -> float:
 
 def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns score and success of the episodes that the teacher played; empty without any."""
-    if not trajectories:
-        return {}
-    metrics = {"privileged/score": sum(one.score for one in trajectories) / len(trajectories)}
-    if all(one.won is not None for one in trajectories):
-        metrics["privileged/success"] = sum(bool(one.won) for one in trajectories) / len(trajectories)
-    return metrics
+    found = means([rollout_sums(trajectories)]) if trajectories else {}
+    names = {"episodes/score": "privileged/score", "episodes/success": "privileged/success"}
+    return {own: found[name] for name, own in names.items() if name in found}
 
 
 def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Plays episodes side by side. Each is one coroutine (`Player._play`) that repeats prompt, response and step.
+"""Plays episodes side by side. Each is one coroutine (`Loop._play`) that repeats answer and step, whoever answers: a
+policy, which the [`Player`] prompts and samples, or another subclass of [`Loop`].
 
 With a sampler that `waits_for_all`, the episodes of all processes take each turn as one synchronous batch. With others
 no episode waits for another. A failing environment ends its own episode only. Turns are counted here alone, so that a
@@ -7,18 +8,20 @@ turn limit means the same on every benchmark.
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.common.process_group import together
-from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Rendered, Reply, Step, Wishes
+from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Rendered, Reply, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
@@ -36,8 +39,9 @@ from alignopsd_trl.rollout.episode import (
     no_skills,
     open_episodes,
 )
-from alignopsd_trl.rollout.reading import Reader, reader_for
-from alignopsd_trl.rollout.renderer import Renderer, Shown, text_of
+from alignopsd_trl.rollout.options import PlayOptions
+from alignopsd_trl.rollout.reading import reader_for
+from alignopsd_trl.rollout.renderer import Renderer, Shown, asks, text_of, wishes_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
@@ -45,32 +49,124 @@ ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
 """Errors that end all episodes on all processes."""
 
 
-class Queues(NamedTuple):
-    """The queues to which the episodes of a play submit calls."""
-
-    prompts: BatchedCalls[Episode, Turn | Reply | None]
-    sampler: Sampler
-    teacher: Sampler
-    steps: BatchedCalls[str, Step | Failure] | Workers
-
-
 @dataclass
-class Player:
-    """Plays episodes with a policy.
+class Loop(ABC):
+    """Plays episodes from reset to `finish`. Subclasses say who answers (`_answer`), and set what that awaits.
 
     Args:
         environments: from `alignopsd_trl.environments.batch.open_batch`. Episodes beyond its slots wait until those
             before them have ended.
-        sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
-        skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
-        max_turns: turns after which an episode ends, no more than the environment's own number; by default as the
-            renderer's options say, or the environment.
+        max_turns: turns after which an episode ends, no more than the environment's own number, which is the default.
         agree: all-reduces the maximum of a number.
         each: all-gathers a value.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
-        reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
         until_lost: whether an episode ends, as at its turn limit, once the environment says that the turns left can't
             win it (`Step.lost`). For callers that need the winner alone.
+    """
+
+    environments: ValidatedBatch
+    _: KW_ONLY
+    skills: SkillSource = no_skills
+    max_turns: int | None = None
+    agree: Callable[[int], int] = lambda number: number
+    each: Callable[[Any], list[Any]] = lambda value: [value]
+    progress: Callable[[int, int], None] = lambda ended, turns: None
+    until_lost: bool = False
+
+    def __post_init__(self) -> None:
+        own = self.environments.max_turns
+        self._limit = self.max_turns or own
+        if self._limit > own:
+            raise ValueError(
+                f"max_turns={self._limit} is more than the {own} of environment {self.environments.name}, which may "
+                "plan by it; raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
+            )
+        self._samplers: list[Sampler] = []
+        self._queues: list[BatchedCalls] = []
+
+    @abstractmethod
+    async def _answer(self, episode: Episode) -> Turn | Reply | None:
+        """Returns the next turn, with its response and action. Where there is none it ends the episode and returns
+        `None`; an agent's own request may get a refusal instead."""
+
+    def run(self, episodes: Sequence[Episode], prefixes: Sequence[Sequence[str]] = ()) -> None:
+        """Plays episodes that are not open yet to their ends, as many at a time as there are slots. Arguments and
+        errors are `Player.play`'s."""
+        given, slots = list(zip(episodes, prefixes or [()] * len(episodes), strict=True)), self.environments.slots
+        self._known = Known({}, {})
+        for place, episode in enumerate(episodes):
+            episode.slot = place % slots
+        for first in range(0, self.agree(-(-len(given) // slots)) * slots, slots):
+            part, opened = given[first : first + slots], episodes[first : first + slots]
+            self._together(partial(open_episodes, opened, self.environments, self.skills, self._known))
+            self._play_part(part)
+            self._together(partial(finish_episodes, opened, self.environments))
+
+    def _play_part(self, given: Sequence[tuple[Episode, Sequence[str]]]) -> None:
+        """Plays opened episodes, each after its prefix, to their ends."""
+        in_step = not self._samplers or any(one.waits_for_all for one in self._samplers)
+        worker = None if in_step else self.environments.worker
+        steps = BatchedCalls(self.environments.step) if worker is None else Workers(self.environments, worker)
+        driver = Driver([self._play(*one, steps) for one in given], self._samplers, [*self._queues, steps])
+        try:
+            while True:
+                self._together(driver.run)
+                if not self.agree(driver.live):
+                    break
+                driver.meet()
+        finally:
+            driver.close()
+
+    async def _play(self, episode: Episode, prefix: Sequence[str], steps: BatchedCalls | Workers) -> None:
+        """Plays one opened episode to its end."""
+        trajectory, prompt = episode.trajectory, self.environments.prompt
+        for number, action in enumerate(prefix):
+            if trajectory.stop is None:
+                await self._step(episode, Turn(number, "", [], [], action=action), steps)
+        while trajectory.stop is None:
+            episode.wishes = wishes_of(prompt, episode.view(1))
+            if (turn := await self._answer(episode)) is None:
+                break
+            if trajectory.stop is None:
+                await self._step(episode, turn, steps)
+            self.progress(0, int(isinstance(turn, Turn)))
+        self.progress(1, 0)
+
+    async def _step(self, episode: Episode, turn: Turn | Reply, steps: BatchedCalls | Workers) -> None:
+        """Answers the environment. A refused request, and one that is not trained, becomes no turn."""
+        answer: Any = turn
+        if isinstance(turn, Turn):
+            prompt, response = len(turn.prompt_ids), len(turn.response_ids)
+            told = {"prompt_tokens": prompt, "response_tokens": response, "truncated": turn.truncated}
+            answer = Reply.of(turn.action, **told) if asks(self.environments.prompt) else turn.action
+        kept, begun = turn if isinstance(turn, Turn) and episode.wishes.trained else None, time.perf_counter()
+        step = await result_of(steps.submit(episode.slot, answer))
+        episode.waited.append(time.perf_counter() - begun)
+        if isinstance(step, Failure):
+            episode.fail(step, self.environments.name, kept)
+        elif kept is not None:
+            episode.advance(kept, step, self._limit, self.until_lost)
+        else:
+            refusal, trajectory = getattr(answer, "error", ""), episode.trajectory
+            episode.pass_over(step, StopReason.PROMPT_TOO_LONG if refusal == TOO_LONG else StopReason.DONE)
+            if trajectory.stop is not None and not trajectory.turns:
+                told = f"; its last request was refused: {answer}" if refusal else ""
+                trajectory.message = f"the agent ended without a turn to train on{told}"
+            elif step.opening is not None:
+                begin(episode, step.opening, self.environments, self.skills, self._known)
+
+    def _together(self, act: Callable[[], None]) -> None:
+        together(act, ENDS, self.each, self.agree)
+
+
+@dataclass
+class Player(Loop):
+    """Plays episodes with a policy.
+
+    Args:
+        sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
+        skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
+        max_turns: as in [`Loop`]; by default as the renderer's options say, or the environment.
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
             first ones. They are trained on the ordinary prompt, so the sampler's log-probs of their turns are dropped.
         teacher: samples the privileged siblings; by default ``sampler``.
@@ -82,19 +178,11 @@ class Player:
         settings: settings of sampling that an agent's own requests must not change; another value is refused.
     """
 
-    environments: ValidatedBatch
     renderer: Renderer
     sampler: AnySampler
     tokenizer: PreTrainedTokenizerBase
     end_ids: Sequence[int]
-    skills: SkillSource = no_skills
     skills_in_rollout: bool = False
-    max_turns: int | None = None
-    agree: Callable[[int], int] = lambda number: number
-    each: Callable[[Any], list[Any]] = lambda value: [value]
-    progress: Callable[[int, int], None] = lambda ended, turns: None
-    reader: Reader | None = None
-    until_lost: bool = False
     privileged_siblings: int = 0
     teacher: AnySampler | None = None
     hand_over: Callable[[], AbstractContextManager[None]] | None = None
@@ -102,15 +190,25 @@ class Player:
     update: int | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        environments: ValidatedBatch,
+        sampler: AnySampler,
+        tokenizer: PreTrainedTokenizerBase,
+        end_ids: Sequence[int],
+        options: PlayOptions,
+        reserved: int = 0,
+        **others: Any,
+    ) -> Player:
+        """Makes a player with the environments' own prompts; ``reserved`` is as in [`Renderer`]."""
+        renderer = Renderer(tokenizer, environments.prompt, options, reserved)
+        return cls(environments, renderer, sampler, tokenizer, end_ids, **others)
+
     def __post_init__(self) -> None:
-        self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
-        own = self.environments.max_turns
-        self._limit = self.max_turns or self.renderer.options.max_turns or own
-        if self._limit > own:
-            raise ValueError(
-                f"max_turns={self._limit} is more than the {own} of environment {self.environments.name}, which may "
-                "plan by it; raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
-            )
+        self._reader = reader_for(self.tokenizer, self.environments, self.renderer.options)
+        self.max_turns = self.max_turns or self.renderer.options.max_turns
+        super().__post_init__()
 
     def play(
         self,
@@ -138,77 +236,45 @@ class Player:
         """
         if self.renderer.converses and any(prefixes):
             raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
-        draws, slots = draws or [""] * len(rows), self.environments.slots
-        asked = rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings
-        episodes, self._known, prompting = episodes_of(*asked, slots), Known({}, {}), Prompting(self)
-        given = list(zip(episodes, prefixes or [()] * len(episodes), strict=True))
-        for first in range(0, self.agree(-(-len(given) // slots)) * slots, slots):
-            part, opened = given[first : first + slots], episodes[first : first + slots]
-            self._together(partial(open_episodes, opened, self.environments, self.skills, self._known))
-            self._play_part(part, prompting)
-            self._together(partial(finish_episodes, opened, self.environments))
-        return [episode.trajectory for episode in episodes]
-
-    def _play_part(self, given: Sequence[tuple[Episode, Sequence[str]]], prompting: Prompting) -> None:
-        """Plays opened episodes, where one engine has the weights of policy or teacher first the policy's."""
-        if self.hand_over is None:
-            self._drive(given, prompting)
-        else:
-            self._drive([one for one in given if not one[0].trajectory.privileged], prompting)
-            with self.hand_over():
-                self._drive([one for one in given if one[0].trajectory.privileged], prompting)
-
-    async def _play(self, episode: Episode, prefix: Sequence[str], queues: Queues) -> None:
-        """Plays one opened episode to its end."""
-        trajectory = episode.trajectory
-        for number, action in enumerate(prefix):
-            if trajectory.stop is None:
-                await self._step(episode, Turn(number, "", [], [], action=action), queues)
-        while trajectory.stop is None and (turn := await result_of(queues.prompts.submit(episode.slot, episode))):
-            if isinstance(turn, Turn):
-                await self._respond(episode, turn, queues)
-            if trajectory.stop is None:
-                await self._step(episode, turn, queues)
-            self.progress(0, int(isinstance(turn, Turn)))
-        self.progress(1, 0)
-
-    def _drive(self, given: Sequence[tuple[Episode, Sequence[str]]], prompting: Prompting) -> None:
-        """Plays episodes, each after its prefix, to their ends."""
-        samplers = [
+        draws = draws or [""] * len(rows)
+        episodes = episodes_of(rows, seeds, tasks, draws, self.sampling_seed, self.privileged_siblings)
+        self._samplers = [
             one if isinstance(one, Sampler) else Lockstep(one, self.agree, lambda: self.renderer.encode(["."])[0])
             for one in ([self.sampler, self.teacher] if self.teacher else [self.sampler])
         ]
-        alone = None if any(one.waits_for_all for one in samplers) else self.environments.worker
-        queues = Queues(
-            BatchedCalls(lambda _, episodes: prompting.next_turns(episodes)),
-            samplers[0],
-            samplers[-1],
-            BatchedCalls(self.environments.step) if alone is None else Workers(self.environments, alone),
-        )
-        driver = Driver([self._play(*one, queues) for one in given], samplers, [queues.prompts, queues.steps])
-        try:
-            while True:
-                self._together(driver.run)
-                if not self.agree(driver.live):
-                    break
-                driver.meet()
-        finally:
-            driver.close()
+        self._first: dict[tuple[str, str], str] = {}
+        self._prompts = BatchedCalls(self._next_turns)
+        self._queues = [self._prompts]
+        self.run(episodes, prefixes)
+        return [episode.trajectory for episode in episodes]
 
-    def _together(self, act: Callable[[], None]) -> None:
-        together(act, ENDS, self.each, self.agree)
+    def _play_part(self, given: Sequence[tuple[Episode, Sequence[str]]]) -> None:
+        """Plays opened episodes, where one engine has the weights of policy or teacher first the policy's."""
+        if self.hand_over is None:
+            super()._play_part(given)
+        else:
+            super()._play_part([one for one in given if not one[0].trajectory.privileged])
+            with self.hand_over():
+                super()._play_part([one for one in given if one[0].trajectory.privileged])
 
-    async def _respond(self, episode: Episode, turn: Turn, queues: Queues) -> None:
+    async def _answer(self, episode: Episode) -> Turn | Reply | None:
+        turn = await result_of(self._prompts.submit(episode.slot, episode))
+        if isinstance(turn, Turn):
+            await self._respond(episode, turn)
+        return turn
+
+    async def _respond(self, episode: Episode, turn: Turn) -> None:
         """Samples a response and parses the action in it."""
-        privileged = episode.trajectory.privileged
-        sampler, prompt = (queues.teacher, turn.privileged_ids) if privileged else (queues.sampler, turn.prompt_ids)
-        wishes = episode.wishes
+        privileged, wishes = episode.trajectory.privileged, episode.wishes
+        policy, teacher = self._samplers[0], self._samplers[-1]
+        sampler, prompt = (teacher, turn.privileged_ids) if privileged else (policy, turn.prompt_ids)
         seed = episode_seed(episode.sampling_seed, wishes.place) % 2**31  # whatever the order of requests
         request = Request(prompt, seed, episode=episode.slot, schema=wishes.schema)
         try:
             response = await result_of(sampler.submit(request))
         except RequestFailed as error:
-            self._fail(episode, turn, Failure("error", f"no response could be sampled: {error}"))
+            failure = Failure("error", f"no response could be sampled: {error}")
+            episode.fail(failure, self.environments.name, turn)
             return
         length = response_end(response.ids, wishes, self._text)
         turn.response_ids = list(response.ids[:length])
@@ -221,73 +287,28 @@ class Player:
             turn.staleness = self.update - response.weights
         self._parse_action(episode, turn)
 
-    async def _step(self, episode: Episode, turn: Turn | Reply, queues: Queues) -> None:
-        """Answers the environment. A refused request, and one that is not trained, becomes no turn."""
-        answer: Any = turn
-        if isinstance(turn, Turn):
-            prompt, response = len(turn.prompt_ids), len(turn.response_ids)
-            told = {"prompt_tokens": prompt, "response_tokens": response, "truncated": turn.truncated}
-            answer = Reply.of(turn.action, **told) if self.renderer.asks else turn.action
-        kept = turn if isinstance(turn, Turn) and episode.wishes.trained else None
-        step = await result_of(queues.steps.submit(episode.slot, answer))
-        if isinstance(step, Failure):
-            self._fail(episode, kept, step)
-        elif kept is not None:
-            episode.advance(kept, step, self._limit, self.until_lost)
-        else:
-            refusal, trajectory = getattr(answer, "error", ""), episode.trajectory
-            episode.pass_over(step, StopReason.PROMPT_TOO_LONG if refusal == TOO_LONG else StopReason.DONE)
-            if trajectory.stop is not None and not trajectory.turns:
-                told = f"; its last request was refused: {answer}" if refusal else ""
-                trajectory.message = f"the agent ended without a turn to train on{told}"
-            elif step.opening is not None:
-                begin(episode, step.opening, self.environments, self.skills, self._known)
-
     def _text(self, ids: Sequence[int]) -> str:
         decode: Any = self.tokenizer.decode
         return decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _parse_action(self, episode: Episode, turn: Turn) -> None:
         tools = getattr(episode.context, "tools", ())
-        assert self.reader is not None, "`__post_init__` makes one"
-        reading = self.reader.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
+        reading = self._reader.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
         turn.thought = reading.thought
         if reading.action is not None:
             turn.action, turn.action_valid = reading.action, True
-            return
-        projection = self.environments.project(reading.text, episode.admissible)
-        if isinstance(projection, Projection):
-            turn.action, turn.action_valid = projection.action, projection.valid
         else:
-            self._fail(episode, turn, projection)
+            episode.project(turn, reading.text, self.environments)
 
-    def _fail(self, episode: Episode, turn: Turn | None, failure: Failure) -> None:
-        episode.trajectory.turns += [] if turn is None else [turn]
-        episode.fail(failure, self.environments.name)
+    # The prompts of turns: rendered from views, or continued from a dialogue
 
-
-class Prompting:
-    """Makes the next turn of a player's episodes, with its ordinary and its privileged prompt: rendered from views, or
-    continued from a dialogue.
-
-    `Episode.dialogues` holds what a later turn may continue: by turn, the policy's dialogue and the privileged one.
-    """
-
-    def __init__(self, player: Player):
-        self.renderer, self.end_ids, self.environments = player.renderer, player.end_ids, player.environments
-        self.skills_in_rollout, self.settings = player.skills_in_rollout, player.settings
-        self.takes_schemas = getattr(player.sampler, "takes_schemas", False)
-        self._first: dict[tuple[str, str], str] = {}
-
-    def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
+    def _next_turns(self, _: Sequence[int], episodes: Sequence[Episode]) -> list[Turn | Reply | None]:
         """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``; an
         agent's own request gets a refusal.
 
         Raises:
             SiblingsDiffer: if siblings opened alike and read different first prompts.
         """
-        for episode in episodes:
-            episode.wishes = self.renderer.wishes(episode.view(1))
         turns = [self._asked(one) for one in episodes] if self.renderer.asks else self._made(episodes)
         for episode, turn in zip(episodes, turns, strict=True):
             trajectory = episode.trajectory
@@ -306,7 +327,7 @@ class Prompting:
                 told = f"{name}={value} is not the run's {self.settings[name]}, so that the policy would learn from "
                 told += "what it does not sample; leave it out, or use AgentEnvironment(..., sampling='ignore')"
                 return Reply.of(told, error="unsupported_value")
-        if episode.wishes.schema is not None and not self.takes_schemas:
+        if episode.wishes.schema is not None and not getattr(self.sampler, "takes_schemas", False):
             return Reply.of("this sampler takes no response_format with a schema", error="unsupported_value")
         try:
             self.renderer.check_request(episode.view(1))
@@ -362,8 +383,8 @@ class Prompting:
         if not self.renderer.asks:
             return episode.dialogues.pop(follows)
         own, privileged = episode.dialogues[follows]
-        other = own.forked()
-        return other, other if privileged is own else privileged.forked()
+        other = copy(own)
+        return other, other if privileged is own else copy(privileged)
 
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """Makes turns whose prompts are rendered from views. A prompt that equals the privileged one takes its ids."""
@@ -384,9 +405,7 @@ class Prompting:
             shortened = len(one.view.history) < len(view.history)
             turn = Turn(view.step_count, text_of(prompt), [*ids], [*one.ids], history_shortened=shortened)
             if self.renderer.reserved:
-                # an agent's requests share one context, which goes on to the next request
-                context = copy(one.view.context) if self.renderer.asks else one.view.context
-                turn.shown = Shown(replace(one.view, context=context))
+                turn.shown = Shown.of(one.view, self.renderer.asks)
             if self.renderer.converses and episode.wishes.trained:
                 own = Conversation(self.renderer, prompt, ids)
                 other = own if same else Conversation(self.renderer, one.shown, one.ids)

@@ -11,6 +11,7 @@ import json
 import re
 from array import array
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -68,6 +69,17 @@ def _variables(template: str) -> set[str]:
     return {one.name for one in names} - own
 
 
+def asks(prompt: Any) -> bool:
+    """Whether an environment's prompts are an agent's own requests."""
+    return hasattr(prompt, "wishes")
+
+
+def wishes_of(prompt: Any, view: View) -> Wishes:
+    """Returns what a turn asks beside its prompt; by default to continue the turn before it."""
+    number = view.step_count
+    return prompt.wishes(view) if asks(prompt) else Wishes(number, number - 1 if number else None)
+
+
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
     """Returns the messages of a prompt; a text is one user message."""
     return [dict(message) for message in Chat.of(prompt).messages]
@@ -108,6 +120,11 @@ class Shown:
     past: Sequence[Mapping[str, Any]] = ()
     tail: Sequence[int] | None = ()
 
+    @classmethod
+    def of(cls, view: View, asks: bool) -> Shown:
+        """Keeps a view. The context of an agent, which ``asks`` itself, is copied: it goes on to the next request."""
+        return cls(replace(view, context=copy(view.context)) if asks else view)
+
     def beside(self, renderer: Renderer, text: str) -> tuple[Rendered, list[int]]:
         """Renders the turn's prompt with ``text`` in its skill slot.
 
@@ -143,7 +160,7 @@ class Renderer:
         self.marks, self.end_id = marks_of(tokenizer, options.thinking_tags), self._tokenizer.eos_token_id
         self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
         self.converses = options.history == "conversation"
-        self.asks = hasattr(prompt, "wishes")
+        self.asks = asks(prompt)
         self._known: dict[str, array[int]] = {}
         self._held = 0
 
@@ -177,11 +194,6 @@ class Renderer:
         if isinstance(prompt, Chat):
             return Chat(*(as_text(one, self.marks) for one in (prompt.messages, prompt.tools, prompt.variables)))
         return as_text(prompt, self.marks)
-
-    def wishes(self, view: View) -> Wishes:
-        """Returns what a turn asks beside its prompt; by default to continue the turn before it."""
-        number = view.step_count
-        return self._prompt.wishes(view) if self.asks else Wishes(number, number - 1 if number else None)
 
     def text(self, prompt: Rendered, asks: bool = True) -> str:
         """Renders a prompt by the chat template, as text; with its generation prompt if it ``asks`` for a response."""

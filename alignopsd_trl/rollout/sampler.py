@@ -61,12 +61,7 @@ class Response(NamedTuple):
 
 
 class Responses(NamedTuple):
-    """One response a prompt.
-
-    Attributes:
-        ids: sampled tokens of each response, with the end token if there is one.
-        log_probs: the sampler's float log-probs of these tokens, `None` if it gives none.
-    """
+    """One response a prompt: `Response.ids` of each, and `Response.log_probs`, `None` if the sampler gives none."""
 
     ids: list[list[int]]
     log_probs: list[list[float]] | None

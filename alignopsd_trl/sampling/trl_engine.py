@@ -195,9 +195,9 @@ def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generat
         passes.append(inner())
         return passes[-1]
 
-    engine._iter_named_params = params
     try:
-        yield
+        with patched(engine, _iter_named_params=params):
+            yield
     except Exception as error:  # TRL raises plain exceptions
         if problems is None:
             raise
@@ -205,8 +205,6 @@ def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generat
             for _ in one:
                 pass
         problems.append(error)
-    finally:
-        del engine._iter_named_params
 
 
 # The project's own loop, within memory limits for keys and values

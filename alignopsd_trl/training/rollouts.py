@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from accelerate.utils import gather_object
@@ -20,7 +21,6 @@ from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import Reader, reader_for
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import AnySampler
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.runs.state import last_good
@@ -80,15 +80,13 @@ class Rollouts:
         if self._batch is None:
             self._batch = open_batch(self.factory, self.slots, self.config.environment_time_limit)
             self._totals = self._batch.metrics()  # what it has counted before belongs to no round
-            self._reader = reader_for(self.tokenizer, self._batch, self.options)
             self._closer = weakref.finalize(self, self._batch.close)
         return self._batch
 
-    @property
+    @cached_property
     def reader(self) -> Reader:
         """The reader that finds reasoning traces and actions in responses, in the environments' format."""
-        assert self.environments
-        return self._reader
+        return reader_for(self.tokenizer, self.environments, self.options)
 
     def close(self) -> None:
         """Closes the environments; the next call that plays opens new ones."""
@@ -111,19 +109,18 @@ class Rollouts:
             skills_in_rollout: whether the policy itself sees the skill.
             reserved: as in [`Renderer`].
         """
-        reader, environments = self.reader, self.environments
-        return Player(
-            environments,
-            Renderer(self.tokenizer, environments.prompt, self.options, reserved),
+        return Player.of(
+            self.environments,
             sampler,
             self.tokenizer,
             self.end_ids,
+            self.options,
+            reserved,
             skills=self.skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
             agree=self.processes.agree,
             each=self.processes.each,
             progress=progress,
-            reader=reader,
         )
 
     def training_player(

@@ -222,12 +222,16 @@ def test_a_player_that_thinks_in_other_words_without_the_skill_is_named(
 
 def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> Any:
     """An episode with these rewards, turn by turn."""
-    from alignopsd_trl.environments.base import Step, View
-    from alignopsd_trl.own_task.playing import ENDED, PlayedEpisode, PlayedTurn
+    from alignopsd_trl.environments.base import Ending, Step
+    from alignopsd_trl.rollout.episode import Episode
+    from alignopsd_trl.turns import Trajectory, Turn
 
-    view = View("", "", (), (), 0, None)
-    turns = [PlayedTurn(view, "", "", True, Step("", reward=reward), 0.0) for reward in rewards]
-    return PlayedEpisode({"task_id": "t"}, False, turns=turns, reward=sum(rewards) + finish, won=won, stop=ENDED)
+    episode = Episode(Trajectory({"task_id": "t"}, "t", "0"))
+    for number, reward in enumerate(rewards):
+        done = number + 1 == len(rewards)
+        episode.advance(Turn(number, "", [], []), Step("", reward=reward, done=done, won=won), len(rewards))
+    episode.end(Ending(reward=finish))
+    return episode
 
 
 PAID_TWICE = {
@@ -270,7 +274,7 @@ def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
 
     row = {"task_id": "toy/0", "target": "nine", "dynamics_seed": 0}  # one turn, from zero to one
     (episode,) = play(PaidLate, [row], lambda asked: [Answer("<action>right</action>") for _ in asked])
-    assert (episode.reward, [turn.step.reward for turn in episode.turns]) == (0.75, [0.25])
+    assert (episode.trajectory.reward, episode.trajectory.turn_rewards) == (0.75, [0.75])
     assert told([episode]).startswith("turn 1: 0.25, finish: 0.5 (turns: 1; in all 0.75)")
 
 

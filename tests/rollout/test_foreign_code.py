@@ -128,8 +128,8 @@ def test_a_skill_that_fails_for_a_row_costs_the_episodes_of_this_row(kind: type[
     assert [one.failed for one in played] == [False, False, True, False]
     assert "task 'toy/2': its skill: " in played[2].message and "test_foreign_code.py, line" in played[2].message
     walked = play(ToyEnvironment, rows, lambda asked: [Answer("", "left") for _ in asked], skills=skills)
-    assert [one.stop == "failed" for one in walked] == [False, False, True, False]
-    assert f"{kind.__name__}: " in walked[2].message
+    assert [one.trajectory.failed for one in walked] == [False, False, True, False]
+    assert f"{kind.__name__}: " in walked[2].trajectory.message
 
 
 def test_every_task_is_opened_and_asked_for_its_skill() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from alignopsd_trl.checks.tasks import Finding
 from alignopsd_trl.common.statistics import LEAST_CLUSTERS, Interval, for_several, mean
-from alignopsd_trl.own_task.playing import FAILED, PlayedEpisode
+from alignopsd_trl.rollout.episode import Episode
 
 RANDOM, PLAYER = "random play", "scripted player"
-Played = Mapping[str, Sequence[PlayedEpisode]]
+Played = Mapping[str, Sequence[Episode]]
 
 MOST = 512  # tasks at most, unless the first comparison has more
 LOOKS = 6  # comparisons: after 16 tasks, 32, ..., `MOST`; the interval holds for all comparisons at once
@@ -21,8 +21,9 @@ SECONDS = 20.0  # limit of play; no part begins that would end later
 def difference(played: Played) -> Interval | None:
     """Returns the mean of the scripted player's reward minus random play's, paired by task, with its 95 % interval.
     `None` if there is no pair of episodes or all rewards are equal; the ends are NaN with too few pairs."""
-    both = zip(played.get(RANDOM, ()), played.get(PLAYER, ()), strict=False)
-    pairs = [(one.reward, scripted.reward) for one, scripted in both if FAILED not in (one.stop, scripted.stop)]
+    at_random, by_player = ([one.trajectory for one in played.get(who, ())] for who in (RANDOM, PLAYER))
+    both = zip(at_random, by_player, strict=False)
+    pairs = [(one.reward, scripted.reward) for one, scripted in both if not (one.failed or scripted.failed)]
     if len({reward for pair in pairs for reward in pair}) < 2:
         return None
     more = [scripted - at_random for at_random, scripted in pairs]
@@ -33,14 +34,14 @@ def difference(played: Played) -> Interval | None:
 
 
 def play_on(
-    play: Callable[[str, Sequence[Any]], list[PlayedEpisode]], players: Sequence[str], rows: Sequence[Any], first: int
-) -> dict[str, list[PlayedEpisode]]:
+    play: Callable[[str, Sequence[Any]], list[Episode]], players: Sequence[str], rows: Sequence[Any], first: int
+) -> dict[str, list[Episode]]:
     """Lets the players play ``first`` rows, then doubles the rows until the difference is known or time is up.
 
     Args:
         play: plays the given rows as one of the ``players``.
     """
-    played: dict[str, list[PlayedEpisode]] = {who: [] for who in players}
+    played: dict[str, list[Episode]] = {who: [] for who in players}
     begun, count = time.monotonic(), min(first, len(rows))
     while True:
         for who, episodes in played.items():
@@ -54,14 +55,14 @@ def play_on(
 def _settled(played: Played) -> bool:
     """Returns whether more episodes are of no use."""
     found = difference(played)
-    failed = any(one.stop == FAILED for part in played.values() for one in part)
+    failed = any(one.trajectory.failed for part in played.values() for one in part)
     return found is None or failed or found.low > 0 or found.high < 0
 
 
 def findings(played: Played) -> Iterator[Finding]:
     """Yields a finding if the player never wins (or, if wins are unknown, never gets a reward above 0), or is not known
     to earn more than random play."""
-    scripted = [one for one in played.get(PLAYER, ()) if one.stop != FAILED]
+    scripted = [one.trajectory for one in played.get(PLAYER, ()) if not one.trajectory.failed]
     if scripted and not any(one.won or (one.won is None and one.reward > 0) for one in scripted):
         yield Finding(
             "player",

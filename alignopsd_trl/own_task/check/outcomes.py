@@ -10,10 +10,11 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.tasks import Finding
 from alignopsd_trl.environments.base import Opening
-from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode
 from alignopsd_trl.own_task.task import Task
+from alignopsd_trl.rollout.episode import Episode
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, text_of
+from alignopsd_trl.turns import StopReason, Trajectory, Turn
 
 OVERDUE = "no answer within"  # start of the message of a call that exceeds the time limit
 SLOW = 1.0  # mean seconds of a turn's steps above which they are slow
@@ -24,20 +25,21 @@ FEWEST, NEARLY_ALL = 4, 0.9
 """Episodes, and their share, needed to tell a rule of rewards from chance."""
 
 
-def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+def failures(episodes: Sequence[Episode]) -> Iterator[Finding]:
     """Yields findings about errors, calls that hang and wrong types."""
-    failed = [one for one in episodes if one.stop == FAILED]
-    kinds = dict.fromkeys(one.message for one in failed)
-    for message in list(kinds)[:3]:
-        count = sum(one.message == message for one in failed)
-        task = next(one.row["task_id"] for one in failed if one.message == message)
+    tasks: dict[str, list[str]] = {}
+    for one in episodes:
+        if one.failure is not None:
+            tasks.setdefault(one.failure.message, []).append(one.trajectory.row["task_id"])
+    for message, failed in list(tasks.items())[:3]:
+        told = f"{len(failed)} of {len(episodes)} episodes failed, task {failed[0]!r} with: {message}"
         slower = "; end the call, or allow more with --time_limit" if message.startswith(OVERDUE) else ""
-        yield Finding("failure", f"{count} of {len(episodes)} episodes failed, task {task!r} with: {message}{slower}")
+        yield Finding("failure", told + slower)
 
 
-def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+def rewards(episodes: Sequence[Episode]) -> Iterator[Finding]:
     """Yields findings about rewards that teach nothing, or the wrong thing."""
-    whole = [one for one in episodes if one.stop != FAILED]
+    whole = _whole(episodes)
     totals = [one.reward for one in whole]
     same = len(whole) > 1 and len({round(one, 9) for one in totals}) == 1
     if same:
@@ -46,7 +48,7 @@ def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
             f"all {len(whole)} episodes got {totals[0]:g}: no group differs and nothing is learnt; give a reward that "
             "good play changes, or tasks that are sometimes solved",
         )
-    yield from _proportion(whole)
+    yield from _proportion(episodes)
     won, lost = ([one.reward for one in whole if one.won is kind] for kind in (True, False))
     if won and lost and not same and statistics.mean(won) <= statistics.mean(lost):
         yield Finding(
@@ -58,38 +60,46 @@ def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         yield Finding("won", "no episode says whether it was won; results report the score alone", ruins=False)
 
 
-def victories(at_random: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+def _whole(episodes: Sequence[Episode]) -> list[Trajectory]:
+    return [one.trajectory for one in episodes if not one.trajectory.failed]
+
+
+def victories(at_random: Sequence[Episode]) -> Iterator[Finding]:
     """Yields a finding if random play always wins."""
-    whole = [one for one in at_random if one.stop != FAILED]
+    whole = _whole(at_random)
     if len(whole) > 1 and all(one.won for one in whole):
         yield Finding("won", f"random play won all {len(whole)} episodes; mend Step.won, or give harder tasks")
 
 
-def told(episodes: Sequence[PlayedEpisode]) -> str:
+def told(episodes: Sequence[Episode]) -> str:
     """Returns the nonzero rewards of the episode with the most rewarded turns as text, each with its turn; an empty
     text if all episodes failed."""
-    whole = [one for one in episodes if one.stop != FAILED]
+    whole = [one for one in episodes if one.failure is None]
     if not whole:
         return ""
-    episode = max(whole, key=lambda one: (sum(map(bool, _earned(one))), len(one.turns)))
+    most = max(whole, key=lambda one: (sum(map(bool, _earned(one))), len(one.trajectory.turns)))
+    episode = most.trajectory
     names = [*(f"turn {number}" for number in range(1, len(episode.turns) + 1)), "finish"]
-    parts = [f"{name}: {reward:g}" for name, reward in zip(names, _earned(episode), strict=True) if reward]
+    parts = [f"{name}: {reward:g}" for name, reward in zip(names, _earned(most), strict=True) if reward]
     if len(parts) > SHOWN:
         parts = [*parts[: SHOWN // 2], "...", *parts[-SHOWN // 2 :]]
     ending = f"turns: {len(episode.turns)}; in all {episode.reward:g}"
     return f"{', '.join(parts) or 'none'} ({ending}), task {episode.row['task_id']!r}"
 
 
-def _earned(episode: PlayedEpisode) -> list[float]:
-    """Returns the rewards of the turns, and that of `finish`."""
-    turns = [turn.step.reward for turn in episode.turns]
-    return [*turns, round(episode.reward - sum(turns), 6)]
+def _earned(episode: Episode) -> list[float]:
+    """Returns the rewards of the turns' own, and that of `finish`."""
+    rewards = [turn.reward for turn in episode.trajectory.turns]
+    if rewards:
+        rewards[-1] = round(rewards[-1] - episode.finish_reward, 6)
+    return [*rewards, episode.finish_reward]
 
 
-def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+def paid_twice(episodes: Sequence[Episode]) -> Iterator[Finding]:
     """Yields a finding if the last reward of nearly all episodes with several earlier ones holds their sum, and both
     differ."""
-    parts = [[reward for reward in _earned(one) if reward] for one in episodes if one.stop == ENDED]
+    ended = [one for one in episodes if one.trajectory.stop is StopReason.DONE]
+    parts = [[reward for reward in _earned(one) if reward] for one in ended]
     several = [(before, last) for *before, last in filter(None, parts) if len(before) > 1]
     again = [(round(sum(before), 6), round(last, 6)) for before, last in several if _holds_sum(before, last)]
     enough = len(again) >= max(FEWEST, NEARLY_ALL * len(several))
@@ -109,8 +119,9 @@ def _holds_sum(before: Sequence[float], last: float) -> bool:
     return any(abs(own - times * one) < 1e-6 for one in before for times in (0, 1, 2))
 
 
-def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    sizes = sorted(abs(turn.step.reward) for one in episodes for turn in one.turns if turn.step.reward)
+def _proportion(episodes: Sequence[Episode]) -> Iterator[Finding]:
+    paid = [reward for one in episodes if one.failure is None for reward in _earned(one)[:-1]]
+    sizes = sorted(abs(reward) for reward in paid if reward)
     if not sizes:
         return
     if sizes[-1] > LARGE:
@@ -123,23 +134,23 @@ def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         )
 
 
-def ends(episodes: Sequence[PlayedEpisode], max_turns: int) -> Iterator[Finding]:
+def ends(episodes: Sequence[Episode], max_turns: int) -> Iterator[Finding]:
     """Yields findings about episodes that end too late or too early."""
-    whole = [one for one in episodes if one.stop != FAILED]
-    if whole and all(one.stop == TURN_LIMIT for one in whole):
+    whole = _whole(episodes)
+    if whole and all(one.stop is StopReason.TURN_LIMIT for one in whole):
         yield Finding(
             "end", f"no episode ended within max_turns={max_turns}; set Step.done where it is over, or raise max_turns"
         )
-    if whole and max_turns > 1 and all(one.stop == ENDED and len(one.turns) == 1 for one in whole):
+    if whole and max_turns > 1 and all(one.stop is StopReason.DONE and len(one.turns) == 1 for one in whole):
         yield Finding("end", "every episode ended with its first turn; Step.done must wait until the task is over")
-    late = sum(one.won is True and one.stop == TURN_LIMIT for one in whole)
+    late = sum(one.won is True and one.stop is StopReason.TURN_LIMIT for one in whole)
     if late:
         yield Finding("end", f"{late} episodes were won and went on; set Step.done with Step.won", ruins=False)
 
 
-def seconds(episodes: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
+def seconds(episodes: Sequence[Episode], time_limit: float) -> Iterator[Finding]:
     """Yields a finding if steps are slow. Calls beyond the time limit don't count here; `failures` reports them."""
-    taken = [turn.seconds for one in episodes for turn in one.turns if turn.seconds < time_limit]
+    taken = [seconds for one in episodes for seconds in one.waited if seconds < time_limit]
     if taken and statistics.mean(taken) > SLOW:
         yield Finding(
             "time",
@@ -149,12 +160,13 @@ def seconds(episodes: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Fi
         )
 
 
-def actions(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
+def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
     """Yields findings about refused offers, invalid responses of the scripted player and turns without actions."""
     for who, episodes in played.items():
-        turns = [turn for one in episodes for turn in one.turns]
-        refused = [turn for turn in turns if not turn.valid and turn.action in turn.view.admissible]
-        other = [turn for turn in turns if not turn.valid and turn.action not in turn.view.admissible]
+        turns = [turn for one in episodes for turn in one.trajectory.turns]
+        invalid = [turn for turn in turns if not turn.action_valid]
+        refused = [turn for turn in invalid if turn.action in turn.shown.view.admissible]
+        other = [turn for turn in invalid if turn.action not in turn.shown.view.admissible]
         if refused:
             yield Finding(
                 "action", f"{refused[0].action!r} was offered and refused {len(refused)} times; offer what step() takes"
@@ -163,31 +175,38 @@ def actions(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
             yield Finding(
                 "player",
                 f"{len(other)} of {len(turns)} of the scripted player's responses are invalid actions, such as "
-                f"{other[0].response!r:.80}; answer as the prompt asks",
+                f"{other[0].response_text!r:.80}; answer as the prompt asks",
             )
-        stuck = [turn for turn in turns if turn.view.admissible and not turn.step.admissible and not turn.step.done]
+        stuck = [turn for one in episodes for turn in _stuck(one)]
         if stuck:
             yield Finding(
                 "action", f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
             )
 
 
+def _stuck(episode: Episode) -> list[Turn]:
+    """Returns the turns that had actions on offer and after which the episode went on with none."""
+    turns, limited = episode.trajectory.turns, episode.trajectory.stop is StopReason.TURN_LIMIT
+    offers = [turn.shown.view.admissible for turn in turns] + [episode.admissible] * limited
+    return [turn for turn, some, later in zip(turns, offers, offers[1:], strict=False) if some and not later]
+
+
 def prompts(
-    task: Task, tokenizer: PreTrainedTokenizerBase, episodes: Sequence[PlayedEpisode], limit: int, longest_answer: int
+    task: Task, tokenizer: PreTrainedTokenizerBase, episodes: Sequence[Trajectory], limit: int, longest_answer: int
 ) -> Iterator[Finding]:
     """Yields findings about prompts and responses beyond the policy's limits, and about skills in prompts."""
     renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
     turns = [(one, turn) for one in episodes for turn in one.turns]
-    fitted = renderer.fit([turn.view for _, turn in turns], [one.skill for one, _ in turns])
+    fitted = renderer.fit([turn.shown.view for _, turn in turns], [one.skill_text for one, _ in turns])
     lost = sum(one is None for one in fitted)
     pairs = zip(fitted, turns, strict=True)
-    cut = sum(one is not None and len(one.view.history) < len(turn.view.history) for one, (_, turn) in pairs)
+    cut = sum(one is not None and len(one.view.history) < len(turn.shown.view.history) for one, (_, turn) in pairs)
     count, bound = len(turns), f"max_prompt_length={limit}"
     if lost:
         yield Finding("prompt", f"{lost} of {count} prompts are longer than {bound} without any history; raise it")
     if cut:
         yield Finding("prompt", f"{cut} of {count} prompts lose history to {bound}; raise it", ruins=False)
-    longest = max((len(tokenizer(turn.response)["input_ids"]) + 1 for _, turn in turns), default=0)
+    longest = max((len(tokenizer(turn.response_text)["input_ids"]) + 1 for _, turn in turns), default=0)
     if longest > longest_answer:
         yield Finding(
             "response", f"the longest response has {longest} tokens; raise max_completion_length={longest_answer}"
@@ -195,25 +214,23 @@ def prompts(
     yield from _skill_slot(renderer, turns)
 
 
-def _skill_slot(renderer: Renderer, turns: Sequence[Any]) -> Iterator[Finding]:
+def _skill_slot(renderer: Renderer, turns: Sequence[tuple[Trajectory, Turn]]) -> Iterator[Finding]:
     """Yields a finding if the teacher's prompt lacks the skill, or if the policy's prompt shows it."""
-    shown = next(((one, turn) for one, turn in turns if one.skill), None)
+    shown = next(((one.skill_text, turn.shown.view) for one, turn in turns if one.skill_text), None)
     if shown is None:
         return
-    episode, turn = shown
-    plain, skilled = (text_of(renderer.show(turn.view, skill)) for skill in ("", episode.skill))
+    skill, view = shown
+    plain, skilled = (text_of(renderer.show(view, text)) for text in ("", skill))
     if plain == skilled:
         yield Finding("skill", "prompt.render(view, skill) does not show the skill; the teacher would read nothing")
-    elif episode.skill.strip() in plain:
+    elif skill.strip() in plain:
         yield Finding("skill", "the prompt without a skill shows it all the same; the policy must not read it")
 
 
-def retrieval(
-    task: Task, bank: Any, episodes: Sequence[PlayedEpisode], openings: Sequence[Opening]
-) -> Iterator[Finding]:
+def retrieval(task: Task, bank: Any, episodes: Sequence[Episode], openings: Sequence[Opening]) -> Iterator[Finding]:
     """Yields findings about played tasks without a skill, and skills that no opening retrieves."""
-    opened = [one for one in episodes if one.opening is not None]
-    bare = [one for one in opened if not one.skill]
+    opened = [one.trajectory for one in episodes if one.trajectory.turns or one.failure is None]
+    bare = [one for one in opened if not one.skill_text]
     if opened and len(bare) == len(opened):
         yield Finding(
             "skill", "no task retrieves a skill; methods with a teacher need one: fill the bank or the column"

@@ -14,9 +14,10 @@ from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, content, seeded
 from alignopsd_trl.environments.alike import difference
 from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.own_task.playing import SLOTS, PlayedEpisode, native_message
+from alignopsd_trl.own_task.playing import SLOTS, native_message
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.rollout.episode import SkillSource, skill_of
+from alignopsd_trl.turns import Trajectory
 
 REPEATED = 3  # episodes whose actions siblings play again
 UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
@@ -119,7 +120,7 @@ def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
     return "", False
 
 
-def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
+def repeats(task: Task, played: Sequence[Trajectory], time_limit: float) -> Iterator[Finding]:
     """Lets siblings play the actions of some episodes again; yields a finding if anything differs."""
     first = {one.row["task_id"]: one for one in reversed(played) if one.turns}
     some = [*first.values()][-REPEATED:]

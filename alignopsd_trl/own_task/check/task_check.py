@@ -17,14 +17,15 @@ from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
-from alignopsd_trl.own_task.playing import Actor, AtRandom, PlayedEpisode, PlayerError, check_room, play, scripted
+from alignopsd_trl.own_task.playing import Actor, AtRandom, PlayerError, check_room, play, scripted
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.warm_start.agreement import VIEWS
 from alignopsd_trl.own_task.warm_start.tiny import WordCount, tiny_tokenizer
-from alignopsd_trl.rollout.episode import SkillSource, no_skills
+from alignopsd_trl.rollout.episode import Episode, SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, text_of
 from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.turns import Trajectory
 
 OPENED = 128  # tasks whose skills are looked up in a bank
 
@@ -103,7 +104,7 @@ def check_task(
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
     actors = _actors(task, player, report)
 
-    def part(who: str, some: Sequence[Any]) -> list[PlayedEpisode]:
+    def part(who: str, some: Sequence[Any]) -> list[Episode]:
         stage(who)
         try:
             return play(task.suite.factory, some, actors[who], skills=skills, time_limit=time_limit)
@@ -121,17 +122,17 @@ def check_task(
     add(starting.faults(rows, opened, no_skills if isinstance(bank, SkillBank) else skills))  # a bank's code is ours
     if bank is not None:
         add(outcomes.retrieval(task, bank, seen, [one for _, one in opened if isinstance(one, Opening)][:OPENED]))
-    if seen := [one for one in seen if one.turns]:
+    if begun := [one.trajectory for one in seen if one.trajectory.turns]:
         stage("prompts")
-        tokenizer = tokenizer or tiny_tokenizer(texts_of(task, seen))
+        tokenizer = tokenizer or tiny_tokenizer(texts_of(task, begun))
         answer = task.limit("max_completion_length", max_completion_length)
-        scripted = [one for one in played.get(PLAYER, ()) if one.turns]
-        add(outcomes.prompts(task, tokenizer, scripted or seen, limit, answer))
+        scripted = [one.trajectory for one in played.get(PLAYER, ()) if one.trajectory.turns]
+        add(outcomes.prompts(task, tokenizer, scripted or begun, limit, answer))
         renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
         add(wording.unshown(renderer, scripted))
         add(wording.uncopied(renderer, scripted))
         add(wording.other_form(scripted))
-        _show(renderer, (scripted or seen)[0], report)
+        _show(renderer, (scripted or begun)[0], report)
     report.findings = list(dict.fromkeys(report.findings))
     return report
 
@@ -148,9 +149,7 @@ def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     yield from splits(rows, () if same else panel)
 
 
-def _judge(
-    task: Task, played: contest.Played, episodes: Sequence[PlayedEpisode], time_limit: float, report: Report
-) -> None:
+def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time_limit: float, report: Report) -> None:
     """Adds findings about all played episodes to the report."""
     report.findings += [
         *outcomes.failures(episodes),
@@ -163,7 +162,7 @@ def _judge(
         *outcomes.actions(played),
     ]
     if not any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings):
-        report.findings += starting.repeats(task, episodes, time_limit)
+        report.findings += starting.repeats(task, [one.trajectory for one in episodes], time_limit)
 
 
 def _skills(
@@ -194,29 +193,29 @@ def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
 
 def _tell(played: contest.Played, report: Report) -> None:
     """Adds the results of play to the report."""
-    report.success = {who: _success(part, who == PLAYER) for who, part in played.items()}
+    report.success = {who: _success([one.trajectory for one in part], who == PLAYER) for who, part in played.items()}
     if found := contest.difference(played):
         report.success["difference in reward"] = f"{found:+.3g}"
     report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
 
 
-def _success(episodes: Sequence[PlayedEpisode], reads: bool) -> str:
+def _success(episodes: Sequence[Trajectory], reads: bool) -> str:
     if not episodes:
         return "not played"
     won = "unknown how many" if all(one.won is None for one in episodes) else sum(bool(one.won) for one in episodes)
-    kinds = {name: [one.reward for one in episodes if one.skilled is kind] for name, kind in VIEWS.items()}
+    kinds = {name: [one.reward for one in episodes if one.privileged is kind] for name, kind in VIEWS.items()}
     apart = ", ".join(f"{statistics.mean(part):.3g} {name}" for name, part in kinds.items() if part)
-    apart = f" ({apart})" if reads and any(one.skill for one in episodes) else ""
+    apart = f" ({apart})" if reads and any(one.skill_text for one in episodes) else ""
     return (
         f"{won} of {len(episodes)} won, reward {statistics.mean(one.reward for one in episodes):.3g} on average{apart}"
     )
 
 
-def _show(renderer: Renderer, episode: PlayedEpisode, report: Report) -> None:
+def _show(renderer: Renderer, episode: Trajectory, report: Report) -> None:
     """Adds the first prompt, the teacher's further lines, the answer, and their tokens with the skill to the report."""
     turn = episode.turns[0]
-    report.prompt, report.answer = text_of(renderer.show(turn.view, "")), turn.response
-    known, read = report.prompt.splitlines(), text_of(renderer.show(turn.view, episode.skill)).splitlines()
+    report.prompt, report.answer = text_of(renderer.show(turn.shown.view, "")), turn.response_text
+    known, read = report.prompt.splitlines(), text_of(renderer.show(turn.shown.view, episode.skill_text)).splitlines()
     report.taught = "\n".join(line for line in read if line not in known)
     report.tokens = wording.parts(renderer, episode, turn)
 

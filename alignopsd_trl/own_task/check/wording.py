@@ -8,8 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from alignopsd_trl.checks.tasks import Finding
-from alignopsd_trl.own_task.playing import PlayedEpisode, PlayedTurn
+from alignopsd_trl.own_task.playing import skill_read
 from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
+from alignopsd_trl.turns import Trajectory, Turn
 
 WORD = re.compile(r"[^\W\d_]\w+")
 FEW, OFTEN, FORM = 0.05, 0.1, 0.25
@@ -18,12 +19,12 @@ words that are not shown are worth a look, and below which words of the skill ar
 word of their form."""
 
 
-def parts(renderer: Renderer, episode: PlayedEpisode, turn: PlayedTurn) -> dict[str, int]:
+def parts(renderer: Renderer, episode: Trajectory, turn: Turn) -> dict[str, int]:
     """Returns the tokens of a turn by part. Other lines are instructions and past turns; the rest of the prompt is the
     template's marks and any system message."""
-    view, shown = turn.view, renderer.show(turn.view, episode.skill)
+    view, shown = turn.shown.view, renderer.show(turn.shown.view, episode.skill_text)
     left = str(messages_of(shown)[-1].get("content") or "")
-    pieces = {"task": [view.task_text], "skill": [episode.skill], "observation": [view.observation]}
+    pieces = {"task": [view.task_text], "skill": [episode.skill_text], "observation": [view.observation]}
     found = dict[str, int]()
     for name, texts in (pieces | {"options": list(view.admissible)}).items():
         inside = [text for text in texts if text.strip() and text.strip() in left]
@@ -32,21 +33,21 @@ def parts(renderer: Renderer, episode: PlayedEpisode, turn: PlayedTurn) -> dict[
             left = left.replace(text.strip(), "", 1)
     found["other lines"] = len(renderer.tokens(left.strip()))
     system = len(renderer.encode([shown])[0]) - sum(found.values())
-    return {"system and marks": system, **found, "answer": len(renderer.tokens(turn.response)) + 1}
+    return {"system and marks": system, **found, "answer": len(renderer.tokens(turn.response_text)) + 1}
 
 
-def unshown(renderer: Renderer, episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+def unshown(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Finding]:
     """Yields a finding if the player often uses words of single tasks that its prompt does not show."""
     turns = [(one, turn) for one in episodes for turn in one.turns]
     users = defaultdict[str, set[int]](set)
     for episode, turn in turns:
-        for word in _words(turn.response):
+        for word in _words(turn.response_text):
             users[word].add(id(episode))
     most, odd = max(2, FEW * len(episodes)), list[tuple[str, str]]()
     for episode, turn in turns:
-        prompt = text_of(renderer.show(turn.view, episode.skill if episode.skilled else "")).casefold()
-        words = [one for one in _words(turn.response) if len(users[one]) <= most and one not in prompt]
-        odd += [(max(words, key=len), turn.response)] if words else []
+        prompt = text_of(renderer.show(turn.shown.view, skill_read(episode))).casefold()
+        words = [one for one in _words(turn.response_text) if len(users[one]) <= most and one not in prompt]
+        odd += [(max(words, key=len), turn.response_text)] if words else []
     if len(odd) > OFTEN * len(turns):
         word, response = odd[0]
         yield Finding(
@@ -57,16 +58,16 @@ def unshown(renderer: Renderer, episodes: Sequence[PlayedEpisode]) -> Iterator[F
         )
 
 
-def uncopied(renderer: Renderer, episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+def uncopied(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Finding]:
     """Yields a finding if the player, under a skill, hardly ever names a word that the skill alone says. Words that all
     skills share don't count."""
-    skilled = [one for one in episodes if one.skilled and one.skill]
-    said = {one.skill: _words(one.skill) for one in skilled}
+    skilled = [one for one in episodes if skill_read(one)]
+    said = {one.skill_text: _words(one.skill_text) for one in skilled}
     common, named, told = set[str].intersection(*said.values()) if said else set(), 0, list[str]()
     for episode in skilled:
         for turn in episode.turns:
-            alone = said[episode.skill] - common - _words(text_of(renderer.show(turn.view, "")))
-            named += not alone.isdisjoint(_words(turn.response))
+            alone = said[episode.skill_text] - common - _words(text_of(renderer.show(turn.shown.view, "")))
+            named += not alone.isdisjoint(_words(turn.response_text))
             told += [max(alone, key=len)] if alone else []
     if named < OFTEN * len(told):
         yield Finding(
@@ -77,11 +78,11 @@ def uncopied(renderer: Renderer, episodes: Sequence[PlayedEpisode]) -> Iterator[
         )
 
 
-def other_form(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+def other_form(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
     """Yields a finding if many responses under a skill use a word that none without it does."""
     views = {True: list[set[str]](), False: list[set[str]]()}
     for one in episodes:
-        views[one.skilled and bool(one.skill)] += [_words(turn.response) for turn in one.turns]
+        views[bool(skill_read(one))] += [_words(turn.response_text) for turn in one.turns]
     under, without = views[True], set().union(*views[False])
     users = Counter(word for words in under for word in words - without)
     for word, count in users.most_common(1):

@@ -162,11 +162,9 @@ def verify(replays: Replays, trajectories: Sequence[Trajectory]) -> None:
     Raises:
         ReplayError: at the first difference.
     """
-    for number in range(replays.player.agree(-(-len(trajectories) // replays.slots))):
-        played = trajectories[number * replays.slots : (number + 1) * replays.slots]
-        again = play_again(replays.player, played, [[turn.action for turn in one.turns] for one in played])
-        for one, other in zip(played, again, strict=True):
-            _compare(one, other)
+    again = play_again(replays.player, trajectories, [[turn.action for turn in one.turns] for one in trajectories])
+    for one, other in zip(trajectories, again, strict=True):
+        _compare(one, other)
 
 
 def _compare(played: Trajectory, again: Trajectory) -> None:
