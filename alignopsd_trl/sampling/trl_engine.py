@@ -22,7 +22,6 @@ from alignopsd_trl.sampling.loop import PLAIN, LoopSampler, by_options_alone
 from alignopsd_trl.scoring.prefix_cache import CacheLimits, PrefixCache, cache_limits, free_memory, token_bytes
 from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.trl_trainer import (
-    attention_of,
     computes_in,
     policy_of,
     text_config,
@@ -254,7 +253,6 @@ class OwnBackend(Backend):
             yield PrefixCache(
                 policy_of(trainer),
                 trainer.processing_class.pad_token_id,
-                attention_of(trainer),
                 trainer.args.tokens_per_forward,
                 computes_in(trainer),
                 self._limits(caches),

@@ -46,6 +46,11 @@ def why_plain(config: Any, attention: str) -> str | None:
     return depends_on_length(config)
 
 
+def attention_of(model: Any) -> str:
+    """Returns the name of the implementation of a model's attention."""
+    return model.config.get_text_config()._attn_implementation
+
+
 def depends_on_length(config: Any) -> str | None:
     """Returns why the encoding of a token's position depends on the row's length, or ``None`` if it does not."""
     given = getattr(config, "rope_parameters", None) or {}

@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
+from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask, attention_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -93,12 +93,11 @@ class PrefixCache:
         self,
         model: PreTrainedModel,
         pad_id: int,
-        attention: str = "sdpa",
         budget: int = 4096,
         dtype: torch.dtype | None = None,
         limits: CacheLimits | None = None,
     ):
-        self.model, self._pad_id, self.attention, self._budget = model, pad_id, attention, budget
+        self.model, self._pad_id, self.attention, self._budget = model, pad_id, attention_of(model), budget
         config: Any = model.config.get_text_config()
         self._dtype = dtype or model.dtype
         self.limits = limits or CacheLimits(POOL, CACHE)

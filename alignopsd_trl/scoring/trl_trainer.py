@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from trl.models.utils import disable_gradient_checkpointing
 
-from alignopsd_trl.scoring.packing import why_plain
+from alignopsd_trl.scoring.packing import attention_of, why_plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -84,10 +84,6 @@ def text_config(trainer: Trainer) -> Any:
     return policy_of(trainer).config.get_text_config()
 
 
-def attention_of(trainer: Trainer) -> str:
-    return text_config(trainer)._attn_implementation
-
-
 def computes_in(trainer: Trainer) -> torch.dtype:
     """Returns the precision of the policy's attention: autocast's, where it is on."""
     autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -97,9 +93,10 @@ def computes_in(trainer: Trainer) -> torch.dtype:
 
 def why_not_shared(trainer: Trainer) -> str | None:
     """Returns the reason why prompts can't be shared in scoring with this model, or ``None`` if they can."""
-    if getattr(getattr(policy_of(trainer), "active_peft_config", None), "is_prompt_learning", False):
+    policy = policy_of(trainer)
+    if getattr(getattr(policy, "active_peft_config", None), "is_prompt_learning", False):
         return "its adapter puts virtual tokens before the row"
-    return why_plain(text_config(trainer), attention_of(trainer))
+    return why_plain(policy.config.get_text_config(), attention_of(policy))
 
 
 def without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -42,7 +43,7 @@ class Round:
     Attributes:
         number: number of rounds before it.
         update: number of optimiser steps before it.
-        replays: the means to replay its episodes while the weights are fixed.
+        replays: opens the means to replay its episodes, while the weights are fixed. A collective.
     """
 
     number: int
@@ -50,7 +51,7 @@ class Round:
     trajectories: Sequence[Trajectory]
     batch: TurnBatch
     credit: Credit
-    replays: Replays
+    replays: Callable[[], AbstractContextManager[Replays]]
 
     def callbacks(self, every: Sequence[TrainerCallback]) -> list[RoundCallback]:
         return [one for one in every if isinstance(one, RoundCallback) and one.listens(self.number)]

@@ -13,7 +13,8 @@ import torch
 
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.patched import patched
-from alignopsd_trl.scoring.trl_scoring import Body, WatchedModel, head_on_labels, logits_at, padded_behind
+from alignopsd_trl.scoring.model import Body
+from alignopsd_trl.scoring.trl_scoring import WatchedModel, head_on_labels, logits_at, padded_behind
 from alignopsd_trl.scoring.trl_trainer import policy_of
 from alignopsd_trl.turns import TurnBatch
 
