@@ -50,10 +50,8 @@ class Encoder:
         checksum: Callable[[], str] = str,
         semantic: bool = True,
     ):
-        self._encode = encode
-        self._checksum = checksum
-        self.name = name
-        self.semantic = semantic
+        self._encode, self._checksum = encode, checksum
+        self.name, self.semantic = name, semantic
         self.device = torch.device(device or "cpu")
         self._width: int | None = None
 

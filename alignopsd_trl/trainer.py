@@ -189,7 +189,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             with self.phases("credit"):
                 teacher = self.scorer.teacher(snapshot, self.rollouts.reader, self.method.kept_logits > 0)
                 batch = self.scorer.batch(trajectories, self.method, snapshot)
-                self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method, snapshot.prefixes))
+                self.recorder.metrics(self.scorer.self_check(batch, teacher, self.method, snapshot.prefixes))
                 if self.method.needs_turn_advantages:
                     with replays() as walked:
                         batch = with_advantages(batch, trajectories, walked, self.method.options.walks)
@@ -197,7 +197,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 rows = self.row_maker.rows(batch, credit, self.method.policy_weight)
             played = Round(number, update, trajectories, batch, credit, replays)
             for callback in played.callbacks(self.callback_handler.callbacks):
-                self.recorder.metrics("train", callback.on_round(self.args, played))
+                self.recorder.metrics(callback.on_round(self.args, played))
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
 
@@ -210,7 +210,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             renderer = self.rollouts.training_player(snapshot.sampler, self.method).renderer
             give = partial(self.texts.give, trajectories, renderer)
             share = self.processes.together(give, PrivilegedError)
-            self.recorder.metrics("train", {"teacher/text_share": share})
+            self.recorder.metrics({"teacher/text_share": share})
         return trajectories
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:

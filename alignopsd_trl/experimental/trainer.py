@@ -146,7 +146,7 @@ class ContinuousTrainer(AlignOPSDTrainer):
         if isinstance(self.rollouts, RolloutsAhead):
             late = [turn.staleness for one in trajectories for turn in one.turns]
             found = {"staleness/mean": sum(late) / len(late), "staleness/max": max(late)} if late else {}
-            self.recorder.metrics("train", found)
+            self.recorder.metrics(found)
             rows, updates = self._upcoming.after()
             update = self.state.global_step + updates
             if update < self.state.max_steps:

@@ -91,7 +91,7 @@ class Method:
     Args:
         config: of the run, the only argument. What an instance declares may depend on it.
 
-    A signal that a method does not declare is not computed; its use raises (`alignopsd_trl.methods.base`).
+    A signal that a method does not declare is not computed; its use raises [`MethodError`].
     """
 
     name: ClassVar[str]
@@ -148,10 +148,8 @@ class Method:
         raise NotImplementedError
 
 
-# The check of a method: it may use only the signals that it declares, and its credit must be valid
-#
-# Without it, a method that forgets to declare its teacher would train on zeros (without skills the teacher is the
-# student), and one that returns NaN would log a loss of 0.
+# The check of a method. Without it, a method that forgets to declare its teacher would train on zeros (without skills
+# the teacher is the student), and one that returns NaN would log a loss of 0.
 
 
 _NEEDS = dict.fromkeys(("score", "vocabulary", "thoughts"), "needs_teacher") | {"encode": "needs_encoder"}
@@ -217,9 +215,6 @@ def _declared_batch(method: Method, batch: TurnBatch) -> TurnBatch:
     unscored = object.__new__(Unscored)
     vars(unscored).update(vars(batch))
     return unscored
-
-
-# Credit
 
 
 def _check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
@@ -335,9 +330,8 @@ def _from_module(name: str) -> type[Method]:
             f"method={name!r} is unknown; {near(name, known)}choose one of {', '.join(known)}, or name the module that "
             "registers your own, such as my_package.my_method (it must be importable from where you run)"
         )
-    own = {
-        kind.name: kind for kind in _REGISTRY.values() if f"{kind.__module__}.".startswith(f"{module}.")
-    }  # of the module or, if it is a package, of its modules
+    inside = f"{module}."  # the module or, if it is a package, its modules
+    own = {kind.name: kind for kind in _REGISTRY.values() if f"{kind.__module__}.".startswith(inside)}
     if chosen in own:
         return own[chosen]
     if len(own) == 1 and not chosen:

@@ -64,7 +64,7 @@ def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.
 
 
 def divergence_loss(
-    logits: torch.Tensor, teacher_logits: torch.Tensor, beta: float = 0.5, temperature: float = 1.1
+    logits: torch.Tensor, teacher_logits: torch.Tensor, beta: float, temperature: float
 ) -> torch.Tensor:
     """Returns beta KL(teacher || M) + (1 - beta) KL(student || M), M = (1 - beta) student + beta teacher.
 
@@ -206,23 +206,17 @@ def belief_advantage(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns multipliers and turn advantages from the steps B_k - B_{k-1} of a belief, ``(M,)`` each.
 
-    ``"signed"`` and ``"magnitude"``: A ((1 - lambda) + lambda w) with w = clip(1 + band z(q), 1 - band, 1 + band),
-    q = sgn(A) step or |step|, and z standardising within the rollout (biased deviation; w = 1 for a single turn).
-    ``"telescoping"`` and ``"anchored"``: (1 - lambda) A + lambda T, where T distributes outcome - B_0 over the turns.
-    ``"telescoping"`` does so in proportion to the steps; ``"anchored"`` takes the steps with the last belief replaced
-    by the outcome. The multiplier is then 1. The formulas of "magnitude" and "anchored" are inferred from their names.
+    ``"signed"``: A ((1 - lambda) + lambda w) with w = clip(1 + band z(sgn(A) step), 1 - band, 1 + band), z
+    standardising within the rollout (biased deviation; w = 1 for a single turn). ``"telescoping"``: (1 - lambda) A +
+    lambda T, where T distributes outcome - B_0 over the turns in proportion to the steps; the multiplier is then 1.
     """
     group, count = groups.rollout, groups.rollouts
     size = segment_sum(torch.ones_like(steps), group, count)[group]
-    if mode in ("telescoping", "anchored"):
+    if mode == "telescoping":
         travelled = segment_sum(steps, group, count)[group]
-        if mode == "telescoping":
-            share = torch.where(travelled == 0, 1 / size, steps / travelled)
-            target = (outcome - prior) * share
-        else:
-            target = torch.where(groups.position == size - 1, outcome - prior - travelled + steps, steps)
-        return torch.ones_like(steps), (1 - mixing) * advantage + mixing * target
-    q = advantage.sign() * steps if mode == "signed" else steps.abs()
+        share = torch.where(travelled == 0, 1 / size, steps / travelled)
+        return torch.ones_like(steps), (1 - mixing) * advantage + mixing * ((outcome - prior) * share)
+    q = advantage.sign() * steps
     centred = q - segment_sum(q, group, count)[group] / size
     deviation = (segment_sum(centred.square(), group, count)[group] / size).sqrt()
     weight = (1 + band * centred / (deviation + EPSILON)).clamp(1 - band, 1 + band)

@@ -1,23 +1,29 @@
-"""A causal model as a `ScoringModel`: its hidden states, kept for a second use, and its vocabulary head, which reads a
-few positions at a time."""
+"""Scores with one causal model: its hidden states, kept for a second use, and its vocabulary head, which reads a few
+positions at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
+from transformers import Cache
 
 from alignopsd_trl.common.patched import patched
-from alignopsd_trl.scoring.packing import Packed, attention_of
-from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
+from alignopsd_trl.scoring.packing import Packed, Ragged, attention_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Row numbers ``(n,)`` and the logits ``(n, views, V)`` of a response's views -> their mixture ``(n, V)``."""
+Before = Callable[[], Cache]
+"""Returns the cache of the paths of packed rows, which the rows then do not contain. It is called under the weights
+that score."""
 TILE, TILE_ON_CPU = 1024, 64
 """Positions whose logits are computed at once. On a CPU they are so few that the next step finds them in its cache."""
 
@@ -81,9 +87,22 @@ class Body:
         return patched(self._module, forward=lambda *args, **kwargs: output)
 
 
+@dataclass(frozen=True)
+class Padded:
+    """Token ids and attention mask, ``(rows, T)`` int64 each."""
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+
+    @classmethod
+    def of(cls, sequences: Ragged, rows: torch.Tensor, pad_id: int, side: str, device: torch.device) -> Padded:
+        ids, mask = sequences.padded(rows, pad_id, side)
+        return cls(*torch.stack([ids, mask.to(torch.int64)]).to(device))
+
+
 class ModelScorer:
-    """A model with fixed weights as a `ScoringModel` at the sampling temperature; `PolicyScorer` is that of a trainer,
-    which may be sharded."""
+    """A model with fixed weights at the sampling temperature; `PolicyScorer` is that of a trainer, perhaps sharded.
+    Tensors are on its device, and log-probs are float32."""
 
     def __init__(self, model: PreTrainedModel, temperature: float):
         self._given, self._temperature = model, temperature
@@ -104,6 +123,7 @@ class ModelScorer:
 
     @property
     def vocabulary(self) -> int:
+        """The number of logits per position, which may differ from the tokenizer's number of tokens."""
         return self._inner.config.get_text_config().vocab_size
 
     def scoring(self) -> AbstractContextManager[Any]:
@@ -111,12 +131,14 @@ class ModelScorer:
         return torch.no_grad()
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
+        """Returns log-probs ``(rows, T)`` of the response tokens."""
         ids, mask = torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
         with self.scoring():
             output = self._model(input_ids=ids, attention_mask=mask, logits_to_keep=response.ids.size(1) + 1)
         return self._log_probs(output.logits[:, :-1], response.ids)
 
     def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        """Returns log-probs ``(R, T)`` of the packed labels, 0 where there is none."""
         states, labelled = self.states(rows, before), rows.labels != -100
         with self.scoring():
             logits = self._inner.get_output_embeddings()(states[labelled])
@@ -128,6 +150,7 @@ class ModelScorer:
         return scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
 
     def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
         self._body = Body(self._inner)
         with self.scoring(), self._body.watched():
             self._forward(rows, before, logits_to_keep=1)
@@ -137,12 +160,19 @@ class ModelScorer:
         return self._model(**rows.inputs(attention_of(self._inner), before), **options)
 
     def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
+        """Returns ``(R, T, 1 + D)`` float32: what `shared` returns and, behind it, what `states` does."""
         self._body = Body(self._inner)
         with self._body.watched():
             scores = self.shared(rows, before)
         return torch.cat([scores.unsqueeze(-1), self._body.states], dim=-1)
 
     def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns ids and float32 values of the ``count`` largest logits, ``(n, T, count)`` each.
+
+        Args:
+            states: ``(n, views, T, D)`` of n responses, after a call of `states` or `shared_with_states`.
+            mix: mixes the logits of a response's views; needed where there are several.
+        """
         (number, views, width, _), found = states.shape, []
 
         def pick(head: Callable, hidden: torch.Tensor, first: int) -> torch.Tensor:

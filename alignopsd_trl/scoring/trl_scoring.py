@@ -14,10 +14,9 @@ from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.common.patched import patched
-from alignopsd_trl.scoring.model import ModelScorer, head_in_tiles
+from alignopsd_trl.scoring.model import Before, ModelScorer, Padded, head_in_tiles
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.teacher import TeacherWeights
-from alignopsd_trl.scoring.teacher_forcing import Before, Padded
 from alignopsd_trl.scoring.trl_trainer import policy_of, why_not_shared, without_checkpointing
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class WatchedModel:
 
 
 class PolicyScorer(ModelScorer):
-    """The trained policy (or its frozen reference, or its teacher) as a `ScoringModel`.
+    """The trained policy, or its frozen reference, or its teacher.
 
     Args:
         trainer: has the model, autocast and fused language-model head.

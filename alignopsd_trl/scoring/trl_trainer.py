@@ -69,7 +69,6 @@ PRIVATE = {
     "generate._is_fsdp_managed_module": "generation that goes on until all processes have finished",
     "deepspeed._hf_deepspeed_config_weak_ref": "models beside the policy are loaded whole",
     "utils._use_triton": "patched: the vocabulary head takes labelled positions alone, on CPU too",
-    "config._attn_implementation": "which masks attention takes",
 }
 """Private names that these files read, call or patch, with reasons. Public names that they patch for a while are
 `vllm_generation.LLM`, `grpo_trainer.VLLMGeneration`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""

@@ -94,11 +94,11 @@ class Recorder:
             GAP_OF_WON: Decay("the gap of won turns", lambda first: min(first, 0.0) - LOST_GAP, digits=3),
         }
 
-    def metrics(self, mode: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Logs the mean of each number over the processes, and returns these. A collective."""
         reduced = self.processes.reduce(metrics)
         for name, value in reduced.items():
-            self.log.value(mode, name, value)
+            self.log.value(name, value)
         return reduced
 
     def record(self, played: Round, run_id: str | None, counters: Mapping[str, float]) -> None:
@@ -107,7 +107,7 @@ class Recorder:
         if self.config.history == "conversation":
             found |= conversation_metrics(played.trajectories)
             self._tell_once(note_of_breaks, played.trajectories, PlayOptions.of(self.config))
-        self._warn_of_teacher(self.metrics("train", found | dict(counters)))
+        self._warn_of_teacher(self.metrics(found | dict(counters)))
         self._tell_once(note_of_skills, played.trajectories)
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
@@ -159,7 +159,7 @@ class SecondsOfRounds(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if round_ends(state, self._updates):
             spent = self._phases.take()
-            self._recorder.metrics("train", {f"seconds/{name}": value for name, value in spent.items()})
+            self._recorder.metrics({f"seconds/{name}": value for name, value in spent.items()})
 
 
 def note_of_skills(trajectories: Sequence[Trajectory]) -> str | None:

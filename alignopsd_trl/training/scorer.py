@@ -17,11 +17,12 @@ from alignopsd_trl.methods import Method
 from alignopsd_trl.methods.grpo import not_scored
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.sampling.backend import Snapshot
+from alignopsd_trl.scoring.model import ModelScorer
 from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.self_check import SelfCheck
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
-from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
@@ -41,9 +42,9 @@ class Scorer:
     """
 
     trained: TrainedPolicy
-    policy: ScoringModel
-    reference: ScoringModel | None
-    privileged: ScoringModel | None
+    policy: ModelScorer
+    reference: ModelScorer | None
+    privileged: ModelScorer | None
     config: AlignOPSDConfig
     tokenizer: PreTrainedTokenizerBase
     encoder: Callable[[Sequence[str]], torch.Tensor] | None

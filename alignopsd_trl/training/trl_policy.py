@@ -187,8 +187,8 @@ class TrainerLog:
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
 
-    def value(self, mode: str, name: str, value: float) -> None:
-        self._trainer._metrics[mode][name].append(value)
+    def value(self, name: str, value: float) -> None:
+        self._trainer._metrics["train"][name].append(value)
 
     def samples(self, column: str, values: list[Any]) -> None:
         """Extends a column of the table: ``prompt``, ``completion`` or ``advantages``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -176,7 +175,7 @@ class RowMaker:
         columns |= {TARGET + name: values for name, values in credit.targets.items()}
         if credit.targets and batch.taught is not None:
             columns[TARGET + TAUGHT] = batch.taught[:, None].float()
-        columns |= self.policy.sampling_columns(batch, partial(self.recorder.metrics, "train"))
+        columns |= self.policy.sampling_columns(batch, self.recorder.metrics)
         count = -(-max(self.processes.agree(len(layout)), 1) // parts) * parts
         rows = collate_rows(batch, columns, count, self.pad_id, self.end_id, layout)
         rows["num_items_in_batch"] = self.processes.total(batch.policy_mask.sum())

@@ -23,14 +23,9 @@ Targets = dict[str, torch.Tensor]
 
 
 class AuxiliaryLoss:
-    """The base of the losses, and the paper's none: the coefficient is 0 and neither method is called.
+    """The base of the losses, and the paper's none: the coefficient is 0 and neither method is called."""
 
-    Class attributes:
-
-    - **reads_gaps** (`bool`, defaults to `False`) -- The targets depend on the log-probs of turns without an advantage.
-    """
-
-    reads_gaps = False
+    reads_gaps = False  # whether the targets depend on the log-probs of turns without an advantage
 
     def __init__(self, options: AlignOPSDOptions):
         self.options = options
