@@ -38,7 +38,7 @@ from alignopsd_trl.training.checkpoints import session, whole_model
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.order import EpochSampler
 from alignopsd_trl.training.parts import Parts, callbacks_of, check_loaded, make_parts, settle_arguments
-from alignopsd_trl.training.recorder import Round
+from alignopsd_trl.training.recorder import Round, RoundCallback
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.trl_construction import made_for_turns, with_own_adapter
 from alignopsd_trl.turns import Trajectory
@@ -196,8 +196,9 @@ class AlignOPSDTrainer(GRPOTrainer):
                 credit = checked_credit(self.method, batch, teacher, number)
                 rows = self.row_maker.rows(batch, credit, self.method.policy_weight)
             played = Round(number, update, trajectories, batch, credit, replays)
-            for callback in played.callbacks(self.callback_handler.callbacks):
-                self.recorder.metrics(callback.on_round(self.args, played))
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, RoundCallback) and callback.listens(number):
+                    self.recorder.metrics(callback.on_round(self.args, played))
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
 

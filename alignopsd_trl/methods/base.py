@@ -134,16 +134,13 @@ class Method:
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the auxiliary loss per token on the live log-probs, before masking and normalising.
+        """Returns the auxiliary loss per token on the live log-probs, ``(R, L)``, before masking and normalising.
 
         Args:
             targets: the rows of `Credit.targets`, ``(R, L)`` or ``(R, L, K)`` each; with ``vocabulary_ids`` also
                 ``vocabulary``, the current policy's logits of those tokens, with gradient (one more forward).
             log_probs: ``(R, L)`` of the current policy, with gradient, from TRL's own forward.
             old_log_probs: ``(R, L)`` of the rollout snapshot, without gradient.
-
-        Returns:
-            ``(R, L)``.
         """
         raise NotImplementedError
 

@@ -66,14 +66,11 @@ def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.
 def divergence_loss(
     logits: torch.Tensor, teacher_logits: torch.Tensor, beta: float, temperature: float
 ) -> torch.Tensor:
-    """Returns beta KL(teacher || M) + (1 - beta) KL(student || M), M = (1 - beta) student + beta teacher.
+    """Returns beta KL(teacher || M) + (1 - beta) KL(student || M), ``(...)``, M = (1 - beta) student + beta teacher.
 
     Args:
         logits, teacher_logits: ``(..., V)`` of the same V tokens: all of them, or the teacher's likeliest.
         beta: 0 is KL(teacher || student), 1 is KL(student || teacher).
-
-    Returns:
-        ``(...)``.
     """
     student = log_softmax(logits / temperature, -1)
     teacher = log_softmax(teacher_logits.detach() / temperature, -1)
@@ -141,13 +138,7 @@ def equalise_steps(
     """Rescales each turn toward the mean |advantage| of its rollout's turns, by a factor in [1/ratio, ratio].
 
     Rollouts of one turn and turns without tokens stay unchanged. The sum over the rollout's tokens is not conserved.
-
-    Args:
-        token_advantage: ``(M, L)``.
-        mask: ``(M, L)`` bool.
-
-    Returns:
-        ``(M, L)``, 0 outside the mask.
+    Advantages and mask are ``(M, L)``, as is the result, 0 outside the mask.
     """
     masked, rollout, count = token_advantage * mask, groups.rollout, groups.rollouts
     tokens = mask.sum(-1).to(masked.dtype)
@@ -163,7 +154,7 @@ def equalise_steps(
 
 def discounted_returns(reward: torch.Tensor, groups: Groups, gamma: float) -> torch.Tensor:
     """Returns G_k = r_k + gamma G_{k+1} within each rollout, ``(M,)``; rows may come in any order."""
-    table = _turn_table(reward, groups)
+    table = turn_table(reward, groups)
     for column in range(table.size(1) - 2, -1, -1):
         table[:, column] += gamma * table[:, column + 1]
     return table[groups.rollout, groups.position]
@@ -178,7 +169,7 @@ def belief_recursion(
         evidence: ``(M,)`` sums of the gap over each turn.
         prior: ``(M,)`` B_0, inside (0, 1).
     """
-    table, place = _turn_table(evidence, groups), (groups.rollout, groups.position)
+    table, place = turn_table(evidence, groups), (groups.rollout, groups.position)
     for column in range(1, table.size(1)):
         table[:, column] += gamma * table[:, column - 1]
     start = table.new_zeros(len(table))
@@ -187,10 +178,12 @@ def belief_recursion(
     return beliefs[:, 1:][place], beliefs.diff(dim=1)[place]
 
 
-def _turn_table(values: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Arranges values in one row per rollout: its turns in order from the left, then zeros."""
-    table = values.new_zeros(groups.rollouts, int(groups.position.max()) + 1 if len(values) else 1)
-    table[groups.rollout, groups.position] = values
+def turn_table(values: torch.Tensor, groups: Groups, before: int = 0, fill: float = 0.0) -> torch.Tensor:
+    """Arranges values in one row per rollout: ``before`` times ``fill``, its turns in order, and then ``fill``, once or
+    more."""
+    turns = int(groups.position.max()) + 1 if len(values) else 0
+    table = values.new_full((groups.rollouts, before + turns + 1), fill)
+    table[groups.rollout, before + groups.position] = values
     return table
 
 

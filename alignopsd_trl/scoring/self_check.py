@@ -139,12 +139,7 @@ class SelfCheck:
             found["sampler"] = max(found.get("sampler") or 0.0, sum(gaps) / len(gaps))
 
     def _score(
-        self,
-        model: ModelScorer,
-        few: TurnBatch,
-        rows: torch.Tensor,
-        shared: bool = False,
-        budget: int | None = None,
+        self, model: ModelScorer, few: TurnBatch, rows: torch.Tensor, shared: bool = False, budget: int | None = None
     ) -> torch.Tensor:
         """Scores the responses of rows, with ``shared`` behind their own beginnings, with which they then share their
         prompts. (Under another prompt they would be unlikely, and rounding would move them far more.)"""

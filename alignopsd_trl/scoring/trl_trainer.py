@@ -79,10 +79,6 @@ def policy_of(trainer: Trainer) -> Any:
     return trainer.accelerator.unwrap_model(trainer.model)
 
 
-def text_config(trainer: Trainer) -> Any:
-    return policy_of(trainer).config.get_text_config()
-
-
 def computes_in(trainer: Trainer) -> torch.dtype:
     """Returns the precision of the policy's attention: autocast's, where it is on."""
     autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,9 +51,6 @@ class Round:
     batch: TurnBatch
     credit: Credit
     replays: Callable[[], AbstractContextManager[Replays]]
-
-    def callbacks(self, every: Sequence[TrainerCallback]) -> list[RoundCallback]:
-        return [one for one in every if isinstance(one, RoundCallback) and one.listens(self.number)]
 
 
 class RoundCallback(TrainerCallback):
@@ -152,9 +148,8 @@ class Recorder:
 class SecondsOfRounds(TrainerCallback):
     """Logs the seconds of a round's phases with its last update."""
 
-    def __init__(self, recorder: Recorder, phases: Phases, updates: Fraction):
-        self._recorder, self._phases = recorder, phases
-        self._updates = updates.numerator
+    def __init__(self, recorder: Recorder, phases: Phases, updates: int):
+        self._recorder, self._phases, self._updates = recorder, phases, updates
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if round_ends(state, self._updates):

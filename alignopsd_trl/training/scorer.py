@@ -105,13 +105,10 @@ class Scorer:
         among: torch.Tensor | None = None,
         prefixes: PrefixCache | None = None,
     ) -> torch.Tensor:
-        """Scores responses under their own prompts.
+        """Returns log-probs ``(M, L)`` of responses under their own prompts, 0 for the turns that are not scored.
 
         Args:
             among: ``(M,)`` bool, the turns to score; by default all that something reads.
-
-        Returns:
-            Log-probs ``(M, L)``, 0 for the turns that are not scored.
         """
         every = reference or self.trained.needs_old_log_probs or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()

@@ -65,7 +65,8 @@ class AlignOPSD(GRPO):
         self.needs_teacher = self.needs_gap or config.auxiliary_loss == "sdar"
         self.needs_student_log_probs = self.needs_gap
         self.weighs_outcome = not self.loss.reads_gaps
-        self.auxiliary_weight = self.loss.coefficient
+        weights = {"none": 0.0, "distribution": config.distribution_coefficient}
+        self.auxiliary_weight = weights.get(config.auxiliary_loss, config.auxiliary_coefficient)
         self.kept_logits = config.distribution_size if config.auxiliary_loss == "distribution" else 0
 
     @torch.no_grad()
