@@ -49,7 +49,7 @@ class ProcessGroup:
 
     def together(self, act: Callable[[], Found], kind: type[Exception] | tuple[type[Exception], ...]) -> Found:
         """Calls ``act`` and returns its result. If it raises one of ``kind`` on any process, all raise that."""
-        return together(act, kind, self.each, self.agree)
+        return together(act, kind, self.each)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Concatenates the one-dimensional tensors of all processes and drops NaN."""
@@ -73,9 +73,9 @@ def together(
     act: Callable[[], Found],
     kind: type[Exception] | tuple[type[Exception], ...],
     each: Callable[[Any], list[Any]],
-    agree: Callable[[int], int],
+    agree: Callable[[int], int] = lambda number: 1,
 ) -> Found:
-    """Is `ProcessGroup.together`, by the collectives of a group."""
+    """Is `ProcessGroup.together`, by the collectives of a group. With ``agree`` errors alone are gathered."""
     found: list[Found] = []
     problem: Exception | None = None
     try:

@@ -27,13 +27,11 @@ class Teacher(Protocol):
     the rollouts. Every process must make the same calls in the same order."""
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Scores the responses of turns ``target`` under the privileged prompts of turns ``source``.
+        """Returns log-probs ``(P, L)`` float32 of the responses of turns ``target`` under the privileged prompts of
+        turns ``source``, 0 where the target's mask is 0.
 
         Args:
             source, target: ``(P,)`` int64 row numbers; ``source == target`` is the identity view.
-
-        Returns:
-            Log-probs ``(P, L)`` float32, 0 where the target's mask is 0.
         """
 
     def vocabulary(

@@ -111,7 +111,12 @@ class OutcomeAdvantage:
     advantage: torch.Tensor
     residual: torch.Tensor | None
     metrics: dict[str, float]
-    trace: dict[str, Any]
+
+    @property
+    def trace(self) -> dict[str, Any]:
+        """Columns for the records."""
+        columns = {"row": list(range(len(self.advantage))), "advantage": self.advantage.tolist()}
+        return columns if self.residual is None else columns | {"residual": self.residual.tolist()}
 
 
 def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
@@ -141,10 +146,7 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
     metrics = {"outcome/lone_groups": float(len(groups.task[lone].unique()))}
     if len(batch):
         metrics["outcome/zero_advantage_share"] = float((advantage == 0).double().mean())
-    trace = {"row": list(range(len(batch))), "advantage": advantage.tolist()}
-    if residual is not None:
-        trace["residual"] = residual.tolist()
-    return OutcomeAdvantage(advantage, residual, metrics, trace)
+    return OutcomeAdvantage(advantage, residual, metrics)
 
 
 def imitated(batch: TurnBatch, advantage: torch.Tensor) -> torch.Tensor:

@@ -62,11 +62,8 @@ def labels_before(labels: torch.Tensor, groups: Groups, turns: int, missing: int
 
 
 def history_groups(groups: Groups, state: torch.Tensor, history: int) -> list[torch.Tensor]:
-    """Groups turns with the same state and the same last k states before it, for k = 0 to ``history``.
-
-    Returns:
-        ``history + 1`` tensors ``(M,)`` int64; -1 for a turn with fewer than k turns before it.
-    """
+    """Groups turns with the same state and the same last k states before it, for k = 0 to ``history``: tensors
+    ``(M,)`` int64, -1 for a turn with fewer than k turns before it."""
     levels = [number_rows(groups.task, state)]
     for turns in range(1, history + 1):
         before = labels_before(state, groups, turns, -1)

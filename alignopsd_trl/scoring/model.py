@@ -3,7 +3,7 @@ positions at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -95,8 +95,8 @@ class Padded:
     mask: torch.Tensor
 
     @classmethod
-    def of(cls, sequences: Ragged, rows: torch.Tensor, pad_id: int, side: str, device: torch.device) -> Padded:
-        ids, mask = sequences.padded(rows, pad_id, side)
+    def of(cls, sequences: Sequence[Sequence[int]], pad_id: int, side: str, device: torch.device) -> Padded:
+        ids, mask = Ragged.of(sequences).padded(pad_id, side)
         return cls(*torch.stack([ids, mask.to(torch.int64)]).to(device))
 
 

@@ -61,10 +61,10 @@ def depends_on_length(config: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Ragged:
-    """n sequences of different lengths, such as token ids, without padding.
+    """n sequences of token ids of different lengths, without padding.
 
     Args:
-        flat: ``(sum of lengths,)`` all sequences one after another.
+        flat: ``(sum of lengths,)`` int64, all sequences one after another.
         start, length: ``(n,)`` int64, where each sequence begins and how long it is.
     """
 
@@ -73,13 +73,18 @@ class Ragged:
     length: torch.Tensor
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int | float]], dtype: torch.dtype = torch.int64) -> Ragged:
+    def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
         length = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
-        flat = torch.tensor(list(chain.from_iterable(sequences)), dtype=dtype)
+        flat = torch.tensor(list(chain.from_iterable(sequences)), dtype=torch.int64)
         return cls(flat, length.cumsum(0) - length, length)
 
     def __len__(self) -> int:
         return len(self.length)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest sequence, at least 1."""
+        return max(int(self.length.max()) if len(self) else 0, 1)
 
     def row(self, number: int) -> list[int]:
         """Returns one sequence."""
@@ -103,24 +108,14 @@ class Ragged:
         first = torch.full((len(places),), len(self), dtype=torch.int64)
         return first.scatter_reduce_(0, inverse, torch.arange(len(self)), "amin"), inverse
 
-    def padded(self, rows: torch.Tensor, pad: int | float, side: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pads the selected sequences to the longest of them.
-
-        Args:
-            rows: ``(R,)`` int64; may repeat.
-            side: of the padding, ``"left"`` or ``"right"``.
-
-        Returns:
-            Values ``(R, T)`` and mask ``(R, T)`` bool, ``T`` at least 1.
-        """
-        length = self.length[rows]
-        width = max(int(length.max()) if len(rows) else 0, 1)
-        column = torch.arange(width).expand(len(rows), width)
-        position = column - (width - length).unsqueeze(1) if side == "left" else column
-        mask = (position >= 0) & (position < length.unsqueeze(1))
-        index = torch.where(mask, self.start[rows].unsqueeze(1) + position, 0)
-        values = self.flat[index] if len(self.flat) else torch.zeros_like(index, dtype=self.flat.dtype)
-        return torch.where(mask, values, torch.as_tensor(pad, dtype=self.flat.dtype)), mask
+    def padded(self, pad: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pads on the ``"left"`` or ``"right"`` side. Returns values ``(n, T)`` int64 and mask ``(n, T)`` bool, where
+        ``T`` is at least 1."""
+        length, column = self.length.unsqueeze(1), torch.arange(self.longest)
+        mask = column >= self.longest - length if side == "left" else column < length
+        values = torch.full(mask.shape, pad)
+        values[mask] = self.flat
+        return values, mask
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def score_pairs(
     """
     prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
     pairs = Pairs(prompts, responses, prompt, response)
-    width = _longest(responses)
+    width = responses.longest
     keeps = keep is not None and forwards.shared and forwards.agree(len(pairs) * width) <= KEPT_FROM_SCORING
     scores = _read(model, pairs, model.shared_with_states if keeps else None, width, forwards)
     if scores is None:
@@ -153,13 +153,11 @@ def _chunks(lengths: list[int], forwards: Forwards) -> list[list[int]]:
 
 
 def plan_chunks(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
-    """Cuts rows, longest first, into chunks of at most ``budget`` padded tokens (one row at least).
+    """Cuts rows, longest first, into chunks of at most ``budget`` padded tokens (one row at least). Returns the row
+    numbers of each chunk, together a permutation of ``range(n)``, in which equal lengths keep their order.
 
     Args:
         lengths: ``(n,)`` int64 tokens per row.
-
-    Returns:
-        Row numbers per chunk; together a permutation of ``range(n)``. Equal lengths keep their order.
     """
     order = torch.argsort(lengths, descending=True, stable=True)
     ordered = lengths[order].tolist()
@@ -169,10 +167,6 @@ def plan_chunks(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
         chunks.append(order[first : first + rows])
         first += rows
     return chunks
-
-
-def _longest(sequences: Ragged) -> int:
-    return max(int(sequences.length.max()) if len(sequences) else 0, 1)
 
 
 def _distinct_pairs(
@@ -189,11 +183,10 @@ def _distinct_pairs(
 def _score_plain(model: ModelScorer, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
     """Scores rows without branches by TRL's own forward, with the same result as `ModelScorer.shared`."""
     first = [tree_row.spans[0][0] for tree_row in tree_rows]
-    prompts = Ragged.of([tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)])
-    answers = Ragged.of([tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)])
-    rows = torch.arange(len(tree_rows))
-    answer = Padded.of(answers, rows, pad_id, "right", model.device)
-    scores = model.plain(Padded.of(prompts, rows, pad_id, "left", model.device), answer)
+    prompts = [tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)]
+    answers = [tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)]
+    answer = Padded.of(answers, pad_id, "right", model.device)
+    scores = model.plain(Padded.of(prompts, pad_id, "left", model.device), answer)
     result = torch.zeros((len(tree_rows), max(map(len, tree_rows))), dtype=torch.float32, device=model.device)
     for row, start in enumerate(first):
         length = len(tree_rows[row]) + 1 - start
@@ -232,7 +225,7 @@ def largest_logits(
     own = torch.arange(len(prompts))[:, None]
     views = own if sources is None else torch.cat([own, sources.cpu()], dim=1)
     wanted = own[:, 0] if among is None else among.cpu().nonzero().squeeze(1)
-    shape = (len(prompts), _longest(responses), count)
+    shape = (len(prompts), responses.longest, count)
     ids = torch.zeros(shape, dtype=torch.int64, device=model.device)
     logits = torch.zeros(shape, dtype=torch.float32, device=model.device)
     tokens = (responses.length * (views >= 0).sum(1))[wanted].cumsum(0) // (KEPT * forwards.budget)
