@@ -177,14 +177,10 @@ class Packed:
         Args:
             paths: whether rows contain their paths; else only the branches, for paths that are cached.
         """
-        columns: tuple[list[list[int]], ...] = ([], [], [], [], [])
         first = [0 if paths else len(tree_row.path) - 1 for tree_row in tree_rows]
-        width = max(len(tree_row) - start for tree_row, start in zip(tree_rows, first, strict=True))
-        for tree_row, start in zip(tree_rows, first, strict=True):
-            row = _row(tree_row)
-            for column, values, padding in zip(columns, row, (pad_id, 0, -100, -1, 0), strict=True):
-                column.append([*values[start:], *[padding] * (width - len(values) + start)])
-        tensors = (torch.tensor(column, dtype=torch.int64).view(len(tree_rows), width) for column in columns)
+        rows = [[values[start:] for values in _row(row)] for row, start in zip(tree_rows, first, strict=True)]
+        columns = zip(zip(*rows, strict=True), (pad_id, 0, -100, -1, 0), strict=True)
+        tensors = (Ragged.of(column).padded(padding, "right")[0] for column, padding in columns)
         return cls(*tensors, branched=any(tree_row.branches for tree_row in tree_rows))
 
     def to(self, device: torch.device) -> Packed:

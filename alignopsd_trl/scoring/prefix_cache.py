@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask, attention_of
+from alignopsd_trl.scoring.packing import CACHE_NAME, Ragged, as_attention_mask, attention_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -179,10 +179,9 @@ class PrefixCache:
     def _encode(self, texts: Sequence[Text]) -> None:
         known = [self._beginning(text) for text in texts]
         self._places |= zip(texts, known, strict=True)  # complete for a text that is a prefix of another one
-        rest = [torch.tensor(text[len(places) :]) for text, places in zip(texts, known, strict=True)]
+        rest = [text[len(places) :] for text, places in zip(texts, known, strict=True)]
         for rows in _batches([*map(len, rest)], [*map(len, texts)], self._budget):
-            ids = pad_sequence([rest[row] for row in rows], batch_first=True, padding_value=self._pad_id)
-            real = torch.arange(ids.size(1)) < torch.tensor([[len(rest[row])] for row in rows])
+            ids, real = Ragged.of([rest[row] for row in rows]).padded(self._pad_id, "right")
             for row, places in zip(rows, self._forward(ids, real, [known[row] for row in rows]), strict=True):
                 self._places[texts[row]] = torch.cat([known[row], places])
         for text in texts:
