@@ -126,21 +126,21 @@ class ModelScorer:
         """The number of logits per position, which may differ from the tokenizer's number of tokens."""
         return self._inner.config.get_text_config().vocab_size
 
-    def scoring(self) -> AbstractContextManager[Any]:
-        """Is open around every forward."""
+    def _scoring(self) -> AbstractContextManager[Any]:
+        """Returns a context that is open around every forward."""
         return torch.no_grad()
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
         """Returns log-probs ``(rows, T)`` of the response tokens."""
         ids, mask = torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
-        with self.scoring():
+        with self._scoring():
             output = self._model(input_ids=ids, attention_mask=mask, logits_to_keep=response.ids.size(1) + 1)
         return self._log_probs(output.logits[:, :-1], response.ids)
 
     def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         """Returns log-probs ``(R, T)`` of the packed labels, 0 where there is none."""
         states, labelled = self.states(rows, before), rows.labels != -100
-        with self.scoring():
+        with self._scoring():
             logits = self._inner.get_output_embeddings()(states[labelled])
         scores = torch.zeros(rows.labels.shape, device=self.device)
         return scores.masked_scatter(labelled, self._log_probs(logits, rows.labels[labelled]))
@@ -152,7 +152,7 @@ class ModelScorer:
     def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
         """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
         self._body = Body(self._inner)
-        with self.scoring(), self._body.watched():
+        with self._scoring(), self._body.watched():
             self._forward(rows, before, logits_to_keep=1)
         return self._body.states
 
@@ -185,6 +185,6 @@ class ModelScorer:
 
         ids = torch.zeros((number * views, width), dtype=torch.int64, device=self.device)
         states = states.flatten(0, 1).to(self._body.states.dtype)
-        with self.scoring(), head_in_tiles(self._inner, pick, views), self._body.replayed(states):
+        with self._scoring(), head_in_tiles(self._inner, pick, views), self._body.replayed(states):
             values = self._model(input_ids=ids, use_cache=False).logits
         return torch.cat(found).unflatten(0, (number, width)), values.float()

@@ -125,18 +125,23 @@ class PolicyScorer(ModelScorer):
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
         ids, mask = torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
         model, length = partial(padded_behind, self._trainer, self._model), response.ids.size(1)
-        with self.scoring():
+        with self._scoring():
             return self._trainer._get_per_token_logps_and_entropies(model, ids, mask, length)[0].float()
 
     def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        with self.scoring():
+        with self._scoring():
             return self._forward(rows, before, shift_labels=rows.labels, fused_lm_head=True).log_probs.float()
 
     @contextlib.contextmanager
-    def scoring(self) -> Generator[None]:
-        teacher = contextlib.nullcontext() if self._teacher is None else self._teacher.in_place()
-        computes = self._trainer.accelerator.autocast(), head_on_labels(self.device)
-        with torch.no_grad(), without_checkpointing(self._trainer), self._adapter(), teacher, computes[0], computes[1]:
+    def _scoring(self) -> Generator[None]:
+        with (
+            torch.no_grad(),
+            without_checkpointing(self._trainer),
+            self._adapter(),
+            contextlib.nullcontext() if self._teacher is None else self._teacher.in_place(),
+            self._trainer.accelerator.autocast(),
+            head_on_labels(self.device),
+        ):
             yield
 
     def _adapter(self) -> AbstractContextManager:
