@@ -1,9 +1,5 @@
-"""The frozen sentence encoder, which makes unit vectors of texts for correspondence and for retrieval of skills.
-
-``load_encoder`` accepts a sentence-transformers id or path, any callable, the package's own ``"tiny"`` and
-``"tiny_situated"``, or ``"lexical"``, which needs no weights. Every `Encoder` collapses white space, encodes each
-distinct text once and returns L2-normalised float32 rows; the row of an empty text is 0. Source: method facts C.11.
-"""
+"""The frozen sentence encoder, which makes unit vectors of texts for correspondence and for retrieval of skills (method
+facts C.11)."""
 
 from __future__ import annotations
 
@@ -50,10 +46,8 @@ class Encoder:
         checksum: Callable[[], str] = str,
         semantic: bool = True,
     ):
-        self._encode = encode
-        self._checksum = checksum
-        self.name = name
-        self.semantic = semantic
+        self._encode, self._checksum = encode, checksum
+        self.name, self.semantic = name, semantic
         self.device = torch.device(device or "cpu")
         self._width: int | None = None
 
@@ -68,10 +62,7 @@ class Encoder:
         return self._checksum()
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
-        """Encodes texts.
-
-        Args:
-            texts: n texts; a run of white space counts as one space.
+        """Encodes n texts, each distinct one once; a run of white space counts as one space.
 
         Returns:
             ``(n, D)`` float32 on ``device``, L2-normalised; a zero row for an empty or blank text. A row does not

@@ -38,7 +38,7 @@ from alignopsd_trl.training.checkpoints import session, whole_model
 from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.order import EpochSampler
 from alignopsd_trl.training.parts import Parts, callbacks_of, check_loaded, make_parts, settle_arguments
-from alignopsd_trl.training.recorder import Round
+from alignopsd_trl.training.recorder import Round, RoundCallback
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.trl_construction import made_for_turns, with_own_adapter
 from alignopsd_trl.turns import Trajectory
@@ -184,50 +184,46 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.checkpoints.check_weights(update)
         with self.checkpoints.saved_if_down(update), self.samplers.snapshot() as snapshot:
             with self.phases("rollout"):
-                trajectories, replays = self._play(inputs, snapshot)
+                trajectories = self._play(inputs, snapshot)
+            replays = partial(self._replays, snapshot)
             with self.phases("credit"):
                 teacher = self.scorer.teacher(snapshot, self.rollouts.reader, self.method.kept_logits > 0)
                 batch = self.scorer.batch(trajectories, self.method, snapshot)
-                self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method, snapshot.prefixes))
+                self.recorder.metrics(self.scorer.self_check(batch, teacher, self.method, snapshot.prefixes))
                 if self.method.needs_turn_advantages:
-                    with self._walking():
-                        batch = with_advantages(batch, trajectories, replays, self.method.options.walks)
+                    with replays() as walked:
+                        batch = with_advantages(batch, trajectories, walked, self.method.options.walks)
                 credit = checked_credit(self.method, batch, teacher, number)
                 rows = self.row_maker.rows(batch, credit, self.method.policy_weight)
             played = Round(number, update, trajectories, batch, credit, replays)
-            self._show(played)
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, RoundCallback) and callback.listens(number):
+                    self.recorder.metrics(callback.on_round(self.args, played))
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
 
-    def _play(self, inputs: list[dict[str, Any]], snapshot: Snapshot) -> tuple[list[Trajectory], Replays]:
+    def _play(self, inputs: list[dict[str, Any]], snapshot: Snapshot) -> list[Trajectory]:
         """Plays a round's episodes, rewards them, and gives their turns the teacher's texts."""
         update = self.state.global_step
         trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
-        replays = self.rollouts.replays(snapshot.sampler, self.method, self._round)
         self.rewards.give(inputs, trajectories, update)
         if self.texts is not None:
-            give = partial(self.texts.give, trajectories, replays.player.renderer)
+            renderer = self.rollouts.training_player(snapshot.sampler, self.method).renderer
+            give = partial(self.texts.give, trajectories, renderer)
             share = self.processes.together(give, PrivilegedError)
-            self.recorder.metrics("train", {"teacher/text_share": share})
-        return trajectories, replays
+            self.recorder.metrics({"teacher/text_share": share})
+        return trajectories
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
         siblings = self.args.privileged_siblings
         teacher, hand_over = (snapshot.teacher, snapshot.hand_over) if siblings else (None, None)
         return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, siblings, teacher, hand_over)
 
-    def _show(self, played: Round) -> None:
-        """Shows a round to the callbacks that want it, while its weights are fixed."""
-        for callback in played.callbacks(self.callback_handler.callbacks):
-            with self._walking():
-                found = callback.on_round(self.args, played)
-            self.recorder.metrics("train", found)
-
     @contextlib.contextmanager
-    def _walking(self) -> Generator[None]:
+    def _replays(self, snapshot: Snapshot) -> Generator[Replays]:
         """Opens the environments and the policy for further rollouts from a round's states."""
         with self.phases("walks"):
-            yield
+            yield self.rollouts.replays(snapshot.sampler, self.method, self._round)
 
     @property
     def _round(self) -> int:

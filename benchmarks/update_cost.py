@@ -59,7 +59,6 @@ from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.trl_engine import OwnBackend
 from alignopsd_trl.scoring import teacher as privileged
-from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.trainer import AlignOPSDTrainer
@@ -91,9 +90,8 @@ def stock_scores(trainer: Any, prompts: list[list[int]], responses: list[list[in
     pad_id, device = trainer.processing_class.pad_token_id, trainer.accelerator.device
     for first in range(0, len(prompts), STOCK_ROWS):
         part = slice(first, first + STOCK_ROWS)
-        rows = torch.arange(len(prompts[part]))
-        prompt = Padded.of(Ragged.of(prompts[part]), rows, pad_id, "left", device)
-        response = Padded.of(Ragged.of(responses[part]), rows, pad_id, "right", device)
+        prompt = Padded.of(prompts[part], pad_id, "left", device)
+        response = Padded.of(responses[part], pad_id, "right", device)
         ids, mask = (torch.cat(both, dim=1) for both in ((prompt.ids, response.ids), (prompt.mask, response.mask)))
         found = GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, ids, mask, response.ids.size(1))
         result[part, : response.ids.size(1)] = found[0].float() * response.mask

@@ -187,7 +187,7 @@ def rectify_(inputs: Case, params: Case) -> Case:
 
 
 class LogitsTable:
-    """A `ScoringModel` whose states are logits: ``[response][prompt]``, ``(T, V)`` of each view of each response."""
+    """A `ModelScorer` whose states are logits: ``[response][prompt]``, ``(T, V)`` of each view of each response."""
 
     device = torch.device("cpu")
 

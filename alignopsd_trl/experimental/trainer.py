@@ -140,26 +140,26 @@ class ContinuousTrainer(AlignOPSDTrainer):
     def make_rollouts(self, **parts: Any) -> Rollouts:
         return RolloutsAhead(**parts) if self._config.rounds_ahead else super().make_rollouts(**parts)
 
-    def _play(self, inputs: list[dict[str, Any]], snapshot: Snapshot) -> tuple[list[Trajectory], Replays]:
+    def _play(self, inputs: list[dict[str, Any]], snapshot: Snapshot) -> list[Trajectory]:
         """Plays a round, and begins the next one, if there is one: it goes on during credit and update of this one."""
-        trajectories, replays = super()._play(inputs, snapshot)
+        trajectories = super()._play(inputs, snapshot)
         if isinstance(self.rollouts, RolloutsAhead):
             late = [turn.staleness for one in trajectories for turn in one.turns]
             found = {"staleness/mean": sum(late) / len(late), "staleness/max": max(late)} if late else {}
-            self.recorder.metrics("train", found)
+            self.recorder.metrics(found)
             rows, updates = self._upcoming.after()
             update = self.state.global_step + updates
             if update < self.state.max_steps:
                 self.rollouts.begin(self._to_play(rows, update, snapshot))
-        return trajectories, replays
+        return trajectories
 
     @contextlib.contextmanager
-    def _walking(self) -> Generator[None]:
+    def _replays(self, snapshot: Snapshot) -> Generator[Replays]:
         self._settle()
         if isinstance(self.backend, ColocatedBackend):
             self.backend.take_back()
-        with super()._walking():
-            yield
+        with super()._replays(snapshot) as replays:
+            yield replays
 
     def _settle(self) -> None:
         """Waits until the environments are idle. A collective where a round is played ahead."""

@@ -37,62 +37,14 @@ from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import reader_for
 from alignopsd_trl.rollout.sampler import SortedByLength
 from alignopsd_trl.runs.sizes import read_sizes
-from alignopsd_trl.sampling.loop import PLAIN, attention_of, plain_sampler, shares_prompts
-from alignopsd_trl.scoring.packing import Packed, Ragged
+from alignopsd_trl.sampling.loop import PLAIN, plain_sampler, shares_prompts
+from alignopsd_trl.scoring.model import ModelScorer
+from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
-from alignopsd_trl.scoring.teacher_forcing import Before, Forwards, Mix, Padded, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.turns import TurnBatch
-
-
-class ModelScorer:
-    """A `ScoringModel` of one model at the sampling temperature; `PolicyScorer` is the one of a trainer."""
-
-    def __init__(self, model: PreTrainedModel, temperature: float):
-        self._model, self._temperature = model, temperature
-        self.device, self.vocabulary = model.device, model.config.get_text_config().vocab_size
-
-    @torch.no_grad()
-    def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
-        output = self._model(
-            input_ids=torch.cat([prompt.ids, response.ids], dim=1),
-            attention_mask=torch.cat([prompt.mask, response.mask], dim=1),
-            logits_to_keep=response.ids.size(1) + 1,
-        )
-        return self._log_probs(output.logits[:, :-1], response.ids)
-
-    @torch.no_grad()
-    def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        return self._labelled(rows, self.states(rows, before))
-
-    @torch.no_grad()
-    def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        states = self.states(rows, before)
-        return torch.cat([self._labelled(rows, states).unsqueeze(-1), states], dim=-1)
-
-    def _labelled(self, rows: Packed, states: torch.Tensor) -> torch.Tensor:
-        labelled = rows.labels != -100
-        scores = torch.zeros(rows.labels.shape, device=self.device)
-        logits = self._model.get_output_embeddings()(states[labelled])
-        scores[labelled] = self._log_probs(logits, rows.labels[labelled])
-        return scores
-
-    @torch.no_grad()
-    def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        return self._model.base_model(**rows.inputs(attention_of(self._model), before)).last_hidden_state
-
-    @torch.no_grad()
-    def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self._model.get_output_embeddings()(states.to(self._model.dtype)).transpose(1, 2)  # (n, T, views, V)
-        rows = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.size(1))
-        mixed = logits[:, :, 0] if mix is None else mix(rows, logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
-        found = mixed.topk(count)
-        return found.indices, found.values.float()
-
-    def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        scaled = logits.float() / self._temperature
-        return scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
 
 
 def environment_preset(environment: str) -> dict[str, Any]:

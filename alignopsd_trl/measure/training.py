@@ -53,7 +53,8 @@ class FidelityCallback(RoundCallback):
         chosen = tasks_that_differ(known)[: self.tasks]
         known = [one for one in known if one.task in chosen]
         value = "reward" if any(one.won is None for one in known) else "success"
-        found = measured(played.replays, known, self.rollouts, value, enough=None)
+        with played.replays() as replays:
+            found = measured(replays, known, self.rollouts, value, enough=None)
         metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(found.known.sum())}
         if not found.known.any():
             return metrics

@@ -22,13 +22,4 @@ from alignopsd_trl.methods.base import (
     register,
 )
 
-__all__ = [
-    "Credit",
-    "Method",
-    "MethodError",
-    "Teacher",
-    "checked_credit",
-    "get_method",
-    "method_names",
-    "register",
-]
+__all__ = ["Credit", "Method", "MethodError", "Teacher", "checked_credit", "get_method", "method_names", "register"]

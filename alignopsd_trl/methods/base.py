@@ -27,13 +27,11 @@ class Teacher(Protocol):
     the rollouts. Every process must make the same calls in the same order."""
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Scores the responses of turns ``target`` under the privileged prompts of turns ``source``.
+        """Returns log-probs ``(P, L)`` float32 of the responses of turns ``target`` under the privileged prompts of
+        turns ``source``, 0 where the target's mask is 0.
 
         Args:
             source, target: ``(P,)`` int64 row numbers; ``source == target`` is the identity view.
-
-        Returns:
-            Log-probs ``(P, L)`` float32, 0 where the target's mask is 0.
         """
 
     def vocabulary(
@@ -91,7 +89,7 @@ class Method:
     Args:
         config: of the run, the only argument. What an instance declares may depend on it.
 
-    A signal that a method does not declare is not computed; its use raises (`alignopsd_trl.methods.base`).
+    A signal that a method does not declare is not computed; its use raises [`MethodError`].
     """
 
     name: ClassVar[str]
@@ -134,24 +132,19 @@ class Method:
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the auxiliary loss per token on the live log-probs, before masking and normalising.
+        """Returns the auxiliary loss per token on the live log-probs, ``(R, L)``, before masking and normalising.
 
         Args:
             targets: the rows of `Credit.targets`, ``(R, L)`` or ``(R, L, K)`` each; with ``vocabulary_ids`` also
                 ``vocabulary``, the current policy's logits of those tokens, with gradient (one more forward).
             log_probs: ``(R, L)`` of the current policy, with gradient, from TRL's own forward.
             old_log_probs: ``(R, L)`` of the rollout snapshot, without gradient.
-
-        Returns:
-            ``(R, L)``.
         """
         raise NotImplementedError
 
 
-# The check of a method: it may use only the signals that it declares, and its credit must be valid
-#
-# Without it, a method that forgets to declare its teacher would train on zeros (without skills the teacher is the
-# student), and one that returns NaN would log a loss of 0.
+# The check of a method. Without it, a method that forgets to declare its teacher would train on zeros (without skills
+# the teacher is the student), and one that returns NaN would log a loss of 0.
 
 
 _NEEDS = dict.fromkeys(("score", "vocabulary", "thoughts"), "needs_teacher") | {"encode": "needs_encoder"}
@@ -217,9 +210,6 @@ def _declared_batch(method: Method, batch: TurnBatch) -> TurnBatch:
     unscored = object.__new__(Unscored)
     vars(unscored).update(vars(batch))
     return unscored
-
-
-# Credit
 
 
 def _check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
@@ -335,9 +325,8 @@ def _from_module(name: str) -> type[Method]:
             f"method={name!r} is unknown; {near(name, known)}choose one of {', '.join(known)}, or name the module that "
             "registers your own, such as my_package.my_method (it must be importable from where you run)"
         )
-    own = {
-        kind.name: kind for kind in _REGISTRY.values() if f"{kind.__module__}.".startswith(f"{module}.")
-    }  # of the module or, if it is a package, of its modules
+    inside = f"{module}."  # the module or, if it is a package, its modules
+    own = {kind.name: kind for kind in _REGISTRY.values() if f"{kind.__module__}.".startswith(inside)}
     if chosen in own:
         return own[chosen]
     if len(own) == 1 and not chosen:

@@ -130,10 +130,7 @@ class GRPOOPSDOptions(VocabularyOptions, AuxiliaryOptions):
         "'vocabulary': the main form of OPSD's authors beside GRPO's; no figure of the table used it.",
     )
 
-    @property
-    def gate_beta(self) -> float:
-        """A gate of this slope is 1/2."""
-        return 0.0
+    gate_beta = 0.0  # no option: a gate of this slope is 1/2
 
 
 @dataclass(frozen=True)

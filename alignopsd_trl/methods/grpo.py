@@ -28,11 +28,7 @@ def segment_sum(values: torch.Tensor, segment: torch.Tensor, count: int) -> torc
 
 
 def normalise(
-    values: torch.Tensor,
-    group: torch.Tensor,
-    count: int,
-    counted: torch.Tensor | None = None,
-    scale: bool = True,
+    values: torch.Tensor, group: torch.Tensor, count: int, counted: torch.Tensor | None = None, scale: bool = True
 ) -> torch.Tensor:
     """Returns (x - mean) / (deviation + 1e-6) within groups, Bessel's correction; 0 where a group counts one row only.
 
@@ -65,16 +61,14 @@ def deviation(centred: torch.Tensor, group: torch.Tensor, count: int, weight: to
 def rollout_advantage(
     reward: torch.Tensor, groups: Groups, statistics: str = "trajectory", scale: bool = True
 ) -> torch.Tensor:
-    """Returns the group-relative advantage A of each turn's rollout (the paper's equation of A; method facts E.44).
+    """Returns the group-relative advantage A of each turn's rollout, ``(M,)`` float64, exactly 0 in a group of equal
+    rewards or of one rollout (the paper's equation of A; method facts E.44).
 
     Args:
         reward: ``(M,)`` terminal reward, the same on all turns of a rollout.
         statistics: population of mean and deviation: ``"trajectory"`` counts each rollout once (the paper), ``"turn"``
             each turn.
         scale: divide by the deviation, or only centre.
-
-    Returns:
-        ``(M,)`` float64, exactly 0 in a group of equal rewards or of one rollout.
     """
     counted = groups.position == 0 if statistics == "trajectory" else None
     return normalise(reward.detach().double(), groups.task, groups.tasks, counted, scale)
@@ -84,18 +78,14 @@ def rollout_advantage(
 def invalid_action_residual(
     reward: torch.Tensor, action_valid: torch.Tensor, task: torch.Tensor, penalty: float, scale: bool = True
 ) -> torch.Tensor:
-    """Returns the residual that a penalty on invalid actions adds to each turn's advantage (method facts E.45).
+    """Returns the residual that a penalty on invalid actions adds to each turn's advantage, ``(M,)`` float64 (method
+    facts E.45).
 
     It is the difference of two normalisations over the turns of the task: with and without ``penalty`` subtracted from
     the reward of turns whose action was invalid. Valid turns of such a group rise, because it is relative.
 
     Args:
-        reward: ``(M,)``.
-        action_valid: ``(M,)`` bool.
-        task: ``(M,)`` integers from 0.
-
-    Returns:
-        ``(M,)`` float64.
+        reward, action_valid, task: ``(M,)`` numbers, bool, and integers from 0.
     """
     count, reward = int(task.max()) + 1 if len(task) else 0, reward.detach().double()
     penalised = reward - penalty * (~action_valid.bool()).double()
@@ -121,7 +111,12 @@ class OutcomeAdvantage:
     advantage: torch.Tensor
     residual: torch.Tensor | None
     metrics: dict[str, float]
-    trace: dict[str, Any]
+
+    @property
+    def trace(self) -> dict[str, Any]:
+        """Columns for the records."""
+        columns = {"row": list(range(len(self.advantage))), "advantage": self.advantage.tolist()}
+        return columns if self.residual is None else columns | {"residual": self.residual.tolist()}
 
 
 def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
@@ -151,10 +146,7 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
     metrics = {"outcome/lone_groups": float(len(groups.task[lone].unique()))}
     if len(batch):
         metrics["outcome/zero_advantage_share"] = float((advantage == 0).double().mean())
-    trace = {"row": list(range(len(batch))), "advantage": advantage.tolist()}
-    if residual is not None:
-        trace["residual"] = residual.tolist()
-    return OutcomeAdvantage(advantage, residual, metrics, trace)
+    return OutcomeAdvantage(advantage, residual, metrics)
 
 
 def imitated(batch: TurnBatch, advantage: torch.Tensor) -> torch.Tensor:

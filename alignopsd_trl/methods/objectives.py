@@ -64,16 +64,13 @@ def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.
 
 
 def divergence_loss(
-    logits: torch.Tensor, teacher_logits: torch.Tensor, beta: float = 0.5, temperature: float = 1.1
+    logits: torch.Tensor, teacher_logits: torch.Tensor, beta: float, temperature: float
 ) -> torch.Tensor:
-    """Returns beta KL(teacher || M) + (1 - beta) KL(student || M), M = (1 - beta) student + beta teacher.
+    """Returns beta KL(teacher || M) + (1 - beta) KL(student || M), ``(...)``, M = (1 - beta) student + beta teacher.
 
     Args:
         logits, teacher_logits: ``(..., V)`` of the same V tokens: all of them, or the teacher's likeliest.
         beta: 0 is KL(teacher || student), 1 is KL(student || teacher).
-
-    Returns:
-        ``(...)``.
     """
     student = log_softmax(logits / temperature, -1)
     teacher = log_softmax(teacher_logits.detach() / temperature, -1)
@@ -141,13 +138,7 @@ def equalise_steps(
     """Rescales each turn toward the mean |advantage| of its rollout's turns, by a factor in [1/ratio, ratio].
 
     Rollouts of one turn and turns without tokens stay unchanged. The sum over the rollout's tokens is not conserved.
-
-    Args:
-        token_advantage: ``(M, L)``.
-        mask: ``(M, L)`` bool.
-
-    Returns:
-        ``(M, L)``, 0 outside the mask.
+    Advantages and mask are ``(M, L)``, as is the result, 0 outside the mask.
     """
     masked, rollout, count = token_advantage * mask, groups.rollout, groups.rollouts
     tokens = mask.sum(-1).to(masked.dtype)
@@ -163,7 +154,7 @@ def equalise_steps(
 
 def discounted_returns(reward: torch.Tensor, groups: Groups, gamma: float) -> torch.Tensor:
     """Returns G_k = r_k + gamma G_{k+1} within each rollout, ``(M,)``; rows may come in any order."""
-    table = _turn_table(reward, groups)
+    table = turn_table(reward, groups)
     for column in range(table.size(1) - 2, -1, -1):
         table[:, column] += gamma * table[:, column + 1]
     return table[groups.rollout, groups.position]
@@ -178,7 +169,7 @@ def belief_recursion(
         evidence: ``(M,)`` sums of the gap over each turn.
         prior: ``(M,)`` B_0, inside (0, 1).
     """
-    table, place = _turn_table(evidence, groups), (groups.rollout, groups.position)
+    table, place = turn_table(evidence, groups), (groups.rollout, groups.position)
     for column in range(1, table.size(1)):
         table[:, column] += gamma * table[:, column - 1]
     start = table.new_zeros(len(table))
@@ -187,10 +178,12 @@ def belief_recursion(
     return beliefs[:, 1:][place], beliefs.diff(dim=1)[place]
 
 
-def _turn_table(values: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Arranges values in one row per rollout: its turns in order from the left, then zeros."""
-    table = values.new_zeros(groups.rollouts, int(groups.position.max()) + 1 if len(values) else 1)
-    table[groups.rollout, groups.position] = values
+def turn_table(values: torch.Tensor, groups: Groups, before: int = 0, fill: float = 0.0) -> torch.Tensor:
+    """Arranges values in one row per rollout: ``before`` times ``fill``, its turns in order, and then ``fill``, once or
+    more."""
+    turns = int(groups.position.max()) + 1 if len(values) else 0
+    table = values.new_full((groups.rollouts, before + turns + 1), fill)
+    table[groups.rollout, before + groups.position] = values
     return table
 
 
@@ -206,23 +199,17 @@ def belief_advantage(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns multipliers and turn advantages from the steps B_k - B_{k-1} of a belief, ``(M,)`` each.
 
-    ``"signed"`` and ``"magnitude"``: A ((1 - lambda) + lambda w) with w = clip(1 + band z(q), 1 - band, 1 + band),
-    q = sgn(A) step or |step|, and z standardising within the rollout (biased deviation; w = 1 for a single turn).
-    ``"telescoping"`` and ``"anchored"``: (1 - lambda) A + lambda T, where T distributes outcome - B_0 over the turns.
-    ``"telescoping"`` does so in proportion to the steps; ``"anchored"`` takes the steps with the last belief replaced
-    by the outcome. The multiplier is then 1. The formulas of "magnitude" and "anchored" are inferred from their names.
+    ``"signed"``: A ((1 - lambda) + lambda w) with w = clip(1 + band z(sgn(A) step), 1 - band, 1 + band), z
+    standardising within the rollout (biased deviation; w = 1 for a single turn). ``"telescoping"``: (1 - lambda) A +
+    lambda T, where T distributes outcome - B_0 over the turns in proportion to the steps; the multiplier is then 1.
     """
     group, count = groups.rollout, groups.rollouts
     size = segment_sum(torch.ones_like(steps), group, count)[group]
-    if mode in ("telescoping", "anchored"):
+    if mode == "telescoping":
         travelled = segment_sum(steps, group, count)[group]
-        if mode == "telescoping":
-            share = torch.where(travelled == 0, 1 / size, steps / travelled)
-            target = (outcome - prior) * share
-        else:
-            target = torch.where(groups.position == size - 1, outcome - prior - travelled + steps, steps)
-        return torch.ones_like(steps), (1 - mixing) * advantage + mixing * target
-    q = advantage.sign() * steps if mode == "signed" else steps.abs()
+        share = torch.where(travelled == 0, 1 / size, steps / travelled)
+        return torch.ones_like(steps), (1 - mixing) * advantage + mixing * ((outcome - prior) * share)
+    q = advantage.sign() * steps
     centred = q - segment_sum(q, group, count)[group] / size
     deviation = (segment_sum(centred.square(), group, count)[group] / size).sqrt()
     weight = (1 + band * centred / (deviation + EPSILON)).clamp(1 - band, 1 + band)

@@ -25,7 +25,7 @@ from alignopsd_trl.methods.grpo import (
     outcome,
     segment_sum,
 )
-from alignopsd_trl.methods.objectives import discounted_returns
+from alignopsd_trl.methods.objectives import discounted_returns, turn_table
 from alignopsd_trl.turns import Groups, TurnBatch, number_rows
 
 START = 0
@@ -55,21 +55,15 @@ def state_labels(batch: TurnBatch) -> tuple[torch.Tensor, torch.Tensor]:
 
 def labels_before(labels: torch.Tensor, groups: Groups, turns: int, missing: int) -> torch.Tensor:
     """Returns the label that lies ``turns`` earlier in the rollout, ``(M,)``; ``missing`` before its beginning."""
-    length = int(groups.position.max()) + 1 if len(labels) else 0
-    table = labels.new_full((groups.rollouts, turns + length), missing)
-    table[groups.rollout, groups.position + turns] = labels
-    return table[groups.rollout, groups.position]
+    return turn_table(labels, groups, turns, missing)[groups.rollout, groups.position]
 
 
 # Hierarchy of groups
 
 
 def history_groups(groups: Groups, state: torch.Tensor, history: int) -> list[torch.Tensor]:
-    """Groups turns with the same state and the same last k states before it, for k = 0 to ``history``.
-
-    Returns:
-        ``history + 1`` tensors ``(M,)`` int64; -1 for a turn with fewer than k turns before it.
-    """
+    """Groups turns with the same state and the same last k states before it, for k = 0 to ``history``: tensors
+    ``(M,)`` int64, -1 for a turn with fewer than k turns before it."""
     levels = [number_rows(groups.task, state)]
     for turns in range(1, history + 1):
         before = labels_before(state, groups, turns, -1)
@@ -142,9 +136,7 @@ def generalised_advantage(
 ) -> torch.Tensor:
     """Returns the generalised advantage of each turn k of a rollout, ``(M,)``: the sum over j of
     (gamma decay)^j delta_{k+j} with delta_k = r_k + gamma V_{k+1} - V_k, and V = 0 after the rollout's end."""
-    table = values.new_zeros(groups.rollouts, int(groups.position.max()) + 2 if len(values) else 1)
-    table[groups.rollout, groups.position] = values
-    onward = table[groups.rollout, groups.position + 1]
+    onward = turn_table(values, groups)[groups.rollout, groups.position + 1]
     delta = reward + gamma * onward - values
     rounding = delta.abs() <= RESOLUTION * (reward.abs() + values.abs())
     return discounted_returns(delta.masked_fill(rounding, 0.0), groups, gamma * decay)
@@ -333,10 +325,7 @@ class MonteCarlo(Baseline):
     needs_turn_advantages = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        if batch.turn_advantages is None:
-            raise ValueError(
-                "monte_carlo needs batch.turn_advantages: measure them by rollouts from the batch's states"
-            )
+        assert batch.turn_advantages is not None, "the method declares needs_turn_advantages"
         found = outcome(batch, self.config)
         advantage = torch.nan_to_num(batch.turn_advantages.double())
         if self.config.scale_rewards == "group":

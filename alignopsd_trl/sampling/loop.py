@@ -20,7 +20,7 @@ from transformers.utils import logging
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.rollout.sampler import BatchSampler, Responses
-from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask, why_plain
+from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask, attention_of, why_plain
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
 LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
@@ -211,10 +211,6 @@ def shares_prompts(model: PreTrainedModel) -> bool:
     return why_plain(model.config, attention_of(model)) is None
 
 
-def attention_of(model: PreTrainedModel) -> str:
-    return model.config._attn_implementation
-
-
 def plain_sampler(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -236,8 +232,7 @@ def plain_sampler(
     tell_left_out(model, options)
     if any(options.get(name) not in values for name, values in PLAIN.items()) or not shares_prompts(model):
         return ModelGenerator(model, tokenizer, end_ids, max_tokens=max_tokens, batch_size=batch_size, **options)
-    prefixes = PrefixCache(model, tokenizer.pad_token_id, attention_of(model))
-    return LoopSampler(prefixes, options["temperature"], max_tokens, end_ids)
+    return LoopSampler(PrefixCache(model, tokenizer.pad_token_id), options["temperature"], max_tokens, end_ids)
 
 
 class ModelGenerator:

@@ -21,14 +21,7 @@ from alignopsd_trl.sampling.backend import Backend, HandOver, TeacherSampler
 from alignopsd_trl.sampling.loop import PLAIN, LoopSampler, by_options_alone
 from alignopsd_trl.scoring.prefix_cache import CacheLimits, PrefixCache, cache_limits, free_memory, token_bytes
 from alignopsd_trl.scoring.teacher import TeacherWeights
-from alignopsd_trl.scoring.trl_trainer import (
-    attention_of,
-    computes_in,
-    policy_of,
-    text_config,
-    why_not_shared,
-    without_checkpointing,
-)
+from alignopsd_trl.scoring.trl_trainer import computes_in, policy_of, why_not_shared, without_checkpointing
 
 if TYPE_CHECKING:
     from alignopsd_trl.scoring.trl_trainer import Trainer
@@ -252,7 +245,6 @@ class OwnBackend(Backend):
             yield PrefixCache(
                 policy_of(trainer),
                 trainer.processing_class.pad_token_id,
-                attention_of(trainer),
                 trainer.args.tokens_per_forward,
                 computes_in(trainer),
                 self._limits(caches),
@@ -270,7 +262,7 @@ class OwnBackend(Backend):
 
     @property
     def _token_bytes(self) -> int:
-        return token_bytes(text_config(self._trainer), computes_in(self._trainer).itemsize)
+        return token_bytes(policy_of(self._trainer).config.get_text_config(), computes_in(self._trainer).itemsize)
 
     def _fitting(self, kept: CacheLimits, limit: int, prompts: Sequence[Sequence[int]]) -> int:
         """Returns the number of prompts that fit a batch with responses of ``limit`` tokens, at least one."""

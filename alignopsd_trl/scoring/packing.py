@@ -46,6 +46,11 @@ def why_plain(config: Any, attention: str) -> str | None:
     return depends_on_length(config)
 
 
+def attention_of(model: Any) -> str:
+    """Returns the name of the implementation of a model's attention."""
+    return model.config.get_text_config()._attn_implementation
+
+
 def depends_on_length(config: Any) -> str | None:
     """Returns why the encoding of a token's position depends on the row's length, or ``None`` if it does not."""
     given = getattr(config, "rope_parameters", None) or {}
@@ -56,10 +61,10 @@ def depends_on_length(config: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Ragged:
-    """n sequences of different lengths, such as token ids, without padding.
+    """n sequences of token ids of different lengths, without padding.
 
     Args:
-        flat: ``(sum of lengths,)`` all sequences one after another.
+        flat: ``(sum of lengths,)`` int64, all sequences one after another.
         start, length: ``(n,)`` int64, where each sequence begins and how long it is.
     """
 
@@ -68,13 +73,18 @@ class Ragged:
     length: torch.Tensor
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int | float]], dtype: torch.dtype = torch.int64) -> Ragged:
+    def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
         length = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
-        flat = torch.tensor(list(chain.from_iterable(sequences)), dtype=dtype)
+        flat = torch.tensor(list(chain.from_iterable(sequences)), dtype=torch.int64)
         return cls(flat, length.cumsum(0) - length, length)
 
     def __len__(self) -> int:
         return len(self.length)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest sequence, at least 1."""
+        return max(int(self.length.max()) if len(self) else 0, 1)
 
     def row(self, number: int) -> list[int]:
         """Returns one sequence."""
@@ -98,24 +108,14 @@ class Ragged:
         first = torch.full((len(places),), len(self), dtype=torch.int64)
         return first.scatter_reduce_(0, inverse, torch.arange(len(self)), "amin"), inverse
 
-    def padded(self, rows: torch.Tensor, pad: int | float, side: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pads the selected sequences to the longest of them.
-
-        Args:
-            rows: ``(R,)`` int64; may repeat.
-            side: of the padding, ``"left"`` or ``"right"``.
-
-        Returns:
-            Values ``(R, T)`` and mask ``(R, T)`` bool, ``T`` at least 1.
-        """
-        length = self.length[rows]
-        width = max(int(length.max()) if len(rows) else 0, 1)
-        column = torch.arange(width).expand(len(rows), width)
-        position = column - (width - length).unsqueeze(1) if side == "left" else column
-        mask = (position >= 0) & (position < length.unsqueeze(1))
-        index = torch.where(mask, self.start[rows].unsqueeze(1) + position, 0)
-        values = self.flat[index] if len(self.flat) else torch.zeros_like(index, dtype=self.flat.dtype)
-        return torch.where(mask, values, torch.as_tensor(pad, dtype=self.flat.dtype)), mask
+    def padded(self, pad: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pads on the ``"left"`` or ``"right"`` side. Returns values ``(n, T)`` int64 and mask ``(n, T)`` bool, where
+        ``T`` is at least 1."""
+        length, column = self.length.unsqueeze(1), torch.arange(self.longest)
+        mask = column >= self.longest - length if side == "left" else column < length
+        values = torch.full(mask.shape, pad)
+        values[mask] = self.flat
+        return values, mask
 
 
 @dataclass(frozen=True)
@@ -177,14 +177,10 @@ class Packed:
         Args:
             paths: whether rows contain their paths; else only the branches, for paths that are cached.
         """
-        columns: tuple[list[list[int]], ...] = ([], [], [], [], [])
         first = [0 if paths else len(tree_row.path) - 1 for tree_row in tree_rows]
-        width = max(len(tree_row) - start for tree_row, start in zip(tree_rows, first, strict=True))
-        for tree_row, start in zip(tree_rows, first, strict=True):
-            row = _row(tree_row)
-            for column, values, padding in zip(columns, row, (pad_id, 0, -100, -1, 0), strict=True):
-                column.append([*values[start:], *[padding] * (width - len(values) + start)])
-        tensors = (torch.tensor(column, dtype=torch.int64).view(len(tree_rows), width) for column in columns)
+        rows = [[values[start:] for values in _row(row)] for row, start in zip(tree_rows, first, strict=True)]
+        columns = zip(zip(*rows, strict=True), (pad_id, 0, -100, -1, 0), strict=True)
+        tensors = (Ragged.of(column).padded(padding, "right")[0] for column, padding in columns)
         return cls(*tensors, branched=any(tree_row.branches for tree_row in tree_rows))
 
     def to(self, device: torch.device) -> Packed:

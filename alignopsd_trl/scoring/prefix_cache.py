@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.scoring.packing import CACHE_NAME, as_attention_mask
+from alignopsd_trl.scoring.packing import CACHE_NAME, Ragged, as_attention_mask, attention_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -93,12 +93,11 @@ class PrefixCache:
         self,
         model: PreTrainedModel,
         pad_id: int,
-        attention: str = "sdpa",
         budget: int = 4096,
         dtype: torch.dtype | None = None,
         limits: CacheLimits | None = None,
     ):
-        self.model, self._pad_id, self.attention, self._budget = model, pad_id, attention, budget
+        self.model, self._pad_id, self.attention, self._budget = model, pad_id, attention_of(model), budget
         config: Any = model.config.get_text_config()
         self._dtype = dtype or model.dtype
         self.limits = limits or CacheLimits(POOL, CACHE)
@@ -180,10 +179,9 @@ class PrefixCache:
     def _encode(self, texts: Sequence[Text]) -> None:
         known = [self._beginning(text) for text in texts]
         self._places |= zip(texts, known, strict=True)  # complete for a text that is a prefix of another one
-        rest = [torch.tensor(text[len(places) :]) for text, places in zip(texts, known, strict=True)]
+        rest = [text[len(places) :] for text, places in zip(texts, known, strict=True)]
         for rows in _batches([*map(len, rest)], [*map(len, texts)], self._budget):
-            ids = pad_sequence([rest[row] for row in rows], batch_first=True, padding_value=self._pad_id)
-            real = torch.arange(ids.size(1)) < torch.tensor([[len(rest[row])] for row in rows])
+            ids, real = Ragged.of([rest[row] for row in rows]).padded(self._pad_id, "right")
             for row, places in zip(rows, self._forward(ids, real, [known[row] for row in rows]), strict=True):
                 self._places[texts[row]] = torch.cat([known[row], places])
         for text in texts:

@@ -18,8 +18,9 @@ import torch
 
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.rollout.sampler import BatchSampler
+from alignopsd_trl.scoring.model import ModelScorer
 from alignopsd_trl.scoring.packing import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
 ROWS = 4
@@ -88,15 +89,15 @@ class SelfCheck:
     """
 
     processes: ProcessGroup
-    policy: ScoringModel
-    reference: ScoringModel | None
+    policy: ModelScorer
+    reference: ModelScorer | None
     teacher: Callable[[TurnBatch, torch.Tensor, torch.Tensor], torch.Tensor] | None
     encoder: Callable[[Sequence[str]], torch.Tensor] | None
     _: KW_ONLY
     forwards: Forwards
     sampled: bool
     exact: bool
-    thinks: tuple[ScoringModel, BatchSampler] | None = None
+    thinks: tuple[ModelScorer, BatchSampler] | None = None
 
     def compare(self, batch: TurnBatch, number: int) -> dict[str, float]:
         """Makes all comparisons in the first round (``number`` 1), cheap ones later, and returns the largest difference
@@ -138,12 +139,7 @@ class SelfCheck:
             found["sampler"] = max(found.get("sampler") or 0.0, sum(gaps) / len(gaps))
 
     def _score(
-        self,
-        model: ScoringModel,
-        few: TurnBatch,
-        rows: torch.Tensor,
-        shared: bool = False,
-        budget: int | None = None,
+        self, model: ModelScorer, few: TurnBatch, rows: torch.Tensor, shared: bool = False, budget: int | None = None
     ) -> torch.Tensor:
         """Scores the responses of rows, with ``shared`` behind their own beginnings, with which they then share their
         prompts. (Under another prompt they would be unlikely, and rounding would move them far more.)"""

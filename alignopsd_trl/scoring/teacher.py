@@ -19,8 +19,9 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback
 from alignopsd_trl.common.strategies import held, part_of, reshard
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.rollout.sampler import BatchSampler
+from alignopsd_trl.scoring.model import Mix, ModelScorer
 from alignopsd_trl.scoring.packing import Ragged
-from alignopsd_trl.scoring.teacher_forcing import Forwards, Mix, ScoringModel, States, largest_logits, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, States, largest_logits, score_pairs
 from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class PrivilegedTeacher:
-    """A `Teacher` over one policy snapshot.
+    """A `Teacher` (`methods.base`) over one policy snapshot.
 
     Args:
         sampler: of the privileged thinking (its own token limit, the rollout's temperature).
@@ -41,7 +42,7 @@ class PrivilegedTeacher:
         states: hidden states that `score` keeps for `vocabulary`; `None` where nobody asks for the latter.
     """
 
-    model: ScoringModel
+    model: ModelScorer
     sampler: BatchSampler
     tokenizer: PreTrainedTokenizerBase
     encoder: Callable[[Sequence[str]], torch.Tensor] | None
@@ -53,9 +54,8 @@ class PrivilegedTeacher:
     states: States | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Returns log-probs ``(P, L)``: of the response of turn ``target[p]`` under the privileged prompt of turn
-        ``source[p]``. They are 0 for turns that are not in `TurnBatch.scored`. For turns that are not in
-        `TurnBatch.taught` they are the policy's own if these are known, so that every gap is 0."""
+        """As in `Teacher`, and 0 for turns that are not in `TurnBatch.scored`. For turns that are not in
+        `TurnBatch.taught` log-probs are the policy's own if these are known, so that every gap is 0."""
         source, target = source.cpu(), target.cpu()
         wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
         wanted = wanted if batch.taught is None else wanted & batch.taught.cpu()[target]
@@ -79,9 +79,7 @@ class PrivilegedTeacher:
     def vocabulary(
         self, batch: TurnBatch, count: int, sources: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own
-        response; with ``sources``, of its mixture with the views of these turns; 0 for turns that are not
-        `TurnBatch.taught`."""
+        """As in `Teacher`, and 0 for turns that are not in `TurnBatch.taught`."""
         with self.phases("scoring"):
             ids, logits = largest_logits(
                 self.model,
@@ -98,8 +96,7 @@ class PrivilegedTeacher:
         return ids[:, :width], logits[:, :width]
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
-        """Samples the thinking and, with ``actions``, the action of the privileged view at each turn, or at the turns
-        ``rows``, in one generation; blank at turns that are not `TurnBatch.taught`."""
+        """As in `Teacher`, and blank at turns that are not in `TurnBatch.taught`."""
         places = list(range(len(batch))) if rows is None else rows.tolist()
         known = [place for place in places if batch.taught is None or batch.taught[place]]
         turns = [batch.turns[place] for place in known]

@@ -11,69 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
-from transformers import Cache
 
+from alignopsd_trl.scoring.model import Before, Mix, ModelScorer, Padded
 from alignopsd_trl.scoring.packing import Packed, Pairs, PairsOfRow, Ragged, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
 Agree = Callable[[int], int]
-Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Row numbers ``(n,)`` and the logits ``(n, views, V)`` of a response's views -> their mixture ``(n, V)``."""
-Before = Callable[[], Cache]
-"""Returns the cache of the paths of packed rows, which the rows then do not contain. It is called under the weights
-that score."""
 States = dict[tuple[bytes, bytes], torch.Tensor]
 """Contents of a prompt and a response -> float32 hidden states ``(T, D)`` at the response."""
 KEPT, KEPT_FROM_SCORING = 2, 2**17
 """Tokens whose hidden states `largest_logits` keeps at once, as a multiple of the budget of a forward; and padded
 tokens of which `score_pairs` keeps them at most."""
-
-
-class ScoringModel(Protocol):
-    """The interface of the policy for scoring. Tensors are on its device. `plain` and `shared` return ``(rows, T)``
-    float32 log-probs at the sampling temperature: of the response tokens, and of the packed labels."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of logits per position, which may differ from the tokenizer's number of tokens."""
-
-    def plain(self, prompt: Padded, response: Padded) -> torch.Tensor: ...
-
-    def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        """Returns ``(R, T)``, 0 where there is no label."""
-
-    def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        """Returns the hidden states ``(R, T, D)`` that the vocabulary head reads."""
-
-    def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        """Returns ``(R, T, 1 + D)`` float32: what `shared` returns and, behind it, what `states` does."""
-
-    def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns ids and float32 values of the ``count`` largest logits, ``(n, T, count)`` each.
-
-        Args:
-            states: ``(n, views, T, D)`` of n responses.
-            mix: mixes the logits of a response's views; needed where there are several.
-        """
-
-
-@dataclass(frozen=True)
-class Padded:
-    """Token ids and attention mask, ``(rows, T)`` int64 each."""
-
-    ids: torch.Tensor
-    mask: torch.Tensor
-
-    @classmethod
-    def of(cls, sequences: Ragged, rows: torch.Tensor, pad_id: int, side: str, device: torch.device) -> Padded:
-        ids, mask = sequences.padded(rows, pad_id, side)
-        return cls(*torch.stack([ids, mask.to(torch.int64)]).to(device))
 
 
 @dataclass(frozen=True)
@@ -100,7 +50,7 @@ class Forwards:
 
 @torch.no_grad()
 def score_pairs(
-    model: ScoringModel,
+    model: ModelScorer,
     prompts: Ragged,
     responses: Ragged,
     prompt_rows: torch.Tensor,
@@ -120,7 +70,7 @@ def score_pairs(
     """
     prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
     pairs = Pairs(prompts, responses, prompt, response)
-    width = _longest(responses)
+    width = responses.longest
     keeps = keep is not None and forwards.shared and forwards.agree(len(pairs) * width) <= KEPT_FROM_SCORING
     scores = _read(model, pairs, model.shared_with_states if keeps else None, width, forwards)
     if scores is None:
@@ -138,11 +88,11 @@ Rows = list[tuple[list[int], list[tuple[int, int]]]]
 """The pairs of each row of a forward, with the first column and the length of each."""
 
 
-def _read(model: ScoringModel, pairs: Pairs, way: Way | None, width: int, forwards: Forwards) -> torch.Tensor | None:
+def _read(model: ModelScorer, pairs: Pairs, way: Way | None, width: int, forwards: Forwards) -> torch.Tensor | None:
     """Returns the values at each pair's response, ``(P, width, ...)``, 0 past its end; `None` without any forward.
 
     Args:
-        way: by default the log-probs, by `ScoringModel.plain` unless rows are `Forwards.shared`.
+        way: by default the log-probs, by `ModelScorer.plain` unless rows are `Forwards.shared`.
     """
     result = None
     for values, rows in _forwards(model, pairs, way, forwards):
@@ -162,7 +112,7 @@ def _read(model: ScoringModel, pairs: Pairs, way: Way | None, width: int, forwar
 
 
 def _forwards(
-    model: ScoringModel, pairs: Pairs, way: Way | None, forwards: Forwards
+    model: ModelScorer, pairs: Pairs, way: Way | None, forwards: Forwards
 ) -> Iterator[tuple[torch.Tensor, Rows]]:
     """Yields forwards: of whole prompts and responses, or, with `Forwards.prefixes`, of the responses alone, behind the
     cached keys and values of their prompts."""
@@ -203,13 +153,11 @@ def _chunks(lengths: list[int], forwards: Forwards) -> list[list[int]]:
 
 
 def plan_chunks(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
-    """Cuts rows, longest first, into chunks of at most ``budget`` padded tokens (one row at least).
+    """Cuts rows, longest first, into chunks of at most ``budget`` padded tokens (one row at least). Returns the row
+    numbers of each chunk, together a permutation of ``range(n)``, in which equal lengths keep their order.
 
     Args:
         lengths: ``(n,)`` int64 tokens per row.
-
-    Returns:
-        Row numbers per chunk; together a permutation of ``range(n)``. Equal lengths keep their order.
     """
     order = torch.argsort(lengths, descending=True, stable=True)
     ordered = lengths[order].tolist()
@@ -219,10 +167,6 @@ def plan_chunks(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
         chunks.append(order[first : first + rows])
         first += rows
     return chunks
-
-
-def _longest(sequences: Ragged) -> int:
-    return max(int(sequences.length.max()) if len(sequences) else 0, 1)
 
 
 def _distinct_pairs(
@@ -236,14 +180,13 @@ def _distinct_pairs(
     return first_prompt[unique[:, 0]], first_response[unique[:, 1]], place
 
 
-def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """Scores rows without branches by TRL's own forward, with the same result as `ScoringModel.shared`."""
+def _score_plain(model: ModelScorer, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
+    """Scores rows without branches by TRL's own forward, with the same result as `ModelScorer.shared`."""
     first = [tree_row.spans[0][0] for tree_row in tree_rows]
-    prompts = Ragged.of([tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)])
-    answers = Ragged.of([tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)])
-    rows = torch.arange(len(tree_rows))
-    answer = Padded.of(answers, rows, pad_id, "right", model.device)
-    scores = model.plain(Padded.of(prompts, rows, pad_id, "left", model.device), answer)
+    prompts = [tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)]
+    answers = [tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)]
+    answer = Padded.of(answers, pad_id, "right", model.device)
+    scores = model.plain(Padded.of(prompts, pad_id, "left", model.device), answer)
     result = torch.zeros((len(tree_rows), max(map(len, tree_rows))), dtype=torch.float32, device=model.device)
     for row, start in enumerate(first):
         length = len(tree_rows[row]) + 1 - start
@@ -253,7 +196,7 @@ def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> 
 
 @torch.no_grad()
 def largest_logits(
-    model: ScoringModel,
+    model: ModelScorer,
     prompts: Ragged,
     responses: Ragged,
     count: int,
@@ -282,7 +225,7 @@ def largest_logits(
     own = torch.arange(len(prompts))[:, None]
     views = own if sources is None else torch.cat([own, sources.cpu()], dim=1)
     wanted = own[:, 0] if among is None else among.cpu().nonzero().squeeze(1)
-    shape = (len(prompts), _longest(responses), count)
+    shape = (len(prompts), responses.longest, count)
     ids = torch.zeros(shape, dtype=torch.int64, device=model.device)
     logits = torch.zeros(shape, dtype=torch.float32, device=model.device)
     tokens = (responses.length * (views >= 0).sum(1))[wanted].cumsum(0) // (KEPT * forwards.budget)
@@ -305,7 +248,7 @@ def largest_logits(
 
 
 def _largest(
-    model: ScoringModel, states: torch.Tensor, at: torch.Tensor, rows: torch.Tensor, count: int, mix: Mix | None
+    model: ModelScorer, states: torch.Tensor, at: torch.Tensor, rows: torch.Tensor, count: int, mix: Mix | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns ids and logits ``(n, T, count)`` of n responses. Without any it calls the model all the same.
 
@@ -321,7 +264,7 @@ def _largest(
     return model.largest(states[at.to(states.device)], count, mix and (lambda row, logits: mix(place[row], logits)))
 
 
-def _states(model: ScoringModel, pairs: Pairs, width: int, known: States, forwards: Forwards) -> torch.Tensor | None:
+def _states(model: ModelScorer, pairs: Pairs, width: int, known: States, forwards: Forwards) -> torch.Tensor | None:
     """Returns hidden states ``(P, width, D)``, 0 past a response's end; `None` where no process has any."""
     contents = [pairs.content(number) for number in range(len(pairs))]
     new = torch.tensor([place for place, one in enumerate(contents) if one not in known], dtype=torch.int64)

@@ -10,30 +10,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.common.patched import patched
+from alignopsd_trl.scoring.model import Before, ModelScorer, Padded, head_in_tiles
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.teacher import TeacherWeights
-from alignopsd_trl.scoring.teacher_forcing import Before, Mix, Padded
-from alignopsd_trl.scoring.trl_trainer import (
-    attention_of,
-    policy_of,
-    text_config,
-    why_not_shared,
-    without_checkpointing,
-)
+from alignopsd_trl.scoring.trl_trainer import policy_of, why_not_shared, without_checkpointing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from alignopsd_trl.scoring.trl_trainer import Trainer
-
-
-TILE, TILE_ON_CPU = 1024, 64
-"""Positions whose logits are computed at once. On a CPU they are so few that the next step finds them in its cache."""
 
 
 def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
@@ -42,33 +31,6 @@ def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
     if device.type not in ("cpu", "mps"):
         return contextlib.nullcontext()
     return patched(trl_utils, _use_triton=lambda device: True)
-
-
-def head_in_tiles(
-    model: PreTrainedModel, pick: Callable[[Callable, torch.Tensor, int], torch.Tensor], views: int = 1
-) -> AbstractContextManager[None]:
-    """Patches a model so that its forward returns what ``pick`` makes of hidden states. Logits exist for a few
-    positions at a time (`TILE`), never for a whole batch; the backward pass computes them again.
-
-    Args:
-        pick: function of the vocabulary head, hidden states ``(n, views, D)`` and the number of their first position;
-            returns ``(n, K)``.
-        views: number of consecutive rows that are views of one response; the forward returns one row for them.
-    """
-    head: Any = model.get_output_embeddings()
-    inner = head.forward
-
-    def forward(hidden: torch.Tensor) -> torch.Tensor:
-        tile = TILE_ON_CPU if hidden.device.type == "cpu" else TILE
-        shape, size = (len(hidden) // views, hidden.size(1)), max(tile // views, 1)
-        flat = hidden.unflatten(0, (shape[0], views)).transpose(1, 2).flatten(0, 1)
-        tiles = [
-            checkpoint(partial(pick, inner), part, number * size, use_reentrant=False)
-            for number, part in enumerate(flat.split(size))
-        ]
-        return torch.cat(tiles).unflatten(0, shape)
-
-    return patched(head, forward=forward)
 
 
 def logits_at(model: PreTrainedModel, tokens: torch.Tensor) -> AbstractContextManager[None]:
@@ -111,38 +73,6 @@ def padded_behind(trainer: Trainer, model: torch.nn.Module, labels: torch.Tensor
     return output
 
 
-class Body:
-    """The part of a causal model before its vocabulary head. It runs once, and its hidden states are read twice.
-
-    Args:
-        model: the causal model, or its adapter.
-    """
-
-    def __init__(self, model: Any):
-        self._module = model.get_decoder()
-        self._output: Any = None
-
-    def watched(self) -> AbstractContextManager[None]:
-        """Patches the model so that a forward keeps its hidden states, with their gradient."""
-        inner = self._module.forward
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            self._output = inner(*args, **kwargs)
-            return self._output
-
-        return patched(self._module, forward=forward)
-
-    @property
-    def states(self) -> torch.Tensor:
-        """The kept hidden states, ``(R, T, D)``."""
-        return self._output.last_hidden_state
-
-    def replayed(self, states: torch.Tensor) -> AbstractContextManager[None]:
-        """Patches the model so that a forward passes these hidden states to its head."""
-        output = type(self._output)(**{**self._output, "last_hidden_state": states})
-        return patched(self._module, forward=lambda *args, **kwargs: output)
-
-
 class WatchedModel:
     """The policy as TRL's loss calls it, with labels only on tokens that the loss reads. The environment's texts
     between the turns of a row need no vocabulary head.
@@ -167,8 +97,8 @@ class WatchedModel:
         return output
 
 
-class PolicyScorer:
-    """The trained policy (or its frozen reference, or its teacher) as a `ScoringModel`.
+class PolicyScorer(ModelScorer):
+    """The trained policy, or its frozen reference, or its teacher.
 
     Args:
         trainer: has the model, autocast and fused language-model head.
@@ -184,61 +114,34 @@ class PolicyScorer:
         return self._trainer.accelerator.device
 
     @property
-    def vocabulary(self) -> int:
-        return text_config(self._trainer).vocab_size
-
-    @property
     def _model(self) -> PreTrainedModel:
         trainer = self._trainer
         return trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
 
+    @property
+    def _inner(self) -> PreTrainedModel:
+        return policy_of(self._trainer)
+
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
         ids, mask = torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
         model, length = partial(padded_behind, self._trainer, self._model), response.ids.size(1)
-        with self._scoring(), head_on_labels(self.device):
+        with self._scoring():
             return self._trainer._get_per_token_logps_and_entropies(model, ids, mask, length)[0].float()
 
     def shared(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        with self._scoring(), self._trainer.accelerator.autocast(), head_on_labels(self.device):
+        with self._scoring():
             return self._forward(rows, before, shift_labels=rows.labels, fused_lm_head=True).log_probs.float()
-
-    def states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        self._body = Body(policy_of(self._trainer))
-        with self._scoring(), self._trainer.accelerator.autocast(), self._body.watched():
-            self._forward(rows, before, logits_to_keep=1)
-        return self._body.states
-
-    def _forward(self, rows: Packed, before: Before | None, **options: Any) -> Any:
-        return self._model(**rows.inputs(attention_of(self._trainer), before), **options)
-
-    def shared_with_states(self, rows: Packed, before: Before | None = None) -> torch.Tensor:
-        self._body = Body(policy_of(self._trainer))
-        with self._body.watched():
-            scores = self.shared(rows, before)
-        return torch.cat([scores.unsqueeze(-1), self._body.states], dim=-1)
-
-    def largest(self, states: torch.Tensor, count: int, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        (number, views, width, _), found = states.shape, []
-
-        def pick(head: Callable, hidden: torch.Tensor, first: int) -> torch.Tensor:
-            logits = head(hidden)
-            position = torch.arange(first, first + len(logits), device=logits.device)
-            one = logits[:, 0] if mix is None else mix(position // width, logits)
-            values, tokens = one.topk(count)
-            found.append(tokens)
-            return values
-
-        trainer, tiles = self._trainer, head_in_tiles(policy_of(self._trainer), pick, views)
-        ids = torch.zeros((number * views, width), dtype=torch.int64, device=self.device)
-        states = states.flatten(0, 1).to(self._body.states.dtype)
-        with self._scoring(), trainer.accelerator.autocast(), tiles, self._body.replayed(states):
-            values = trainer.model(input_ids=ids, use_cache=False).logits
-        return torch.cat(found).unflatten(0, (number, width)), values.float()
 
     @contextlib.contextmanager
     def _scoring(self) -> Generator[None]:
-        teacher = contextlib.nullcontext() if self._teacher is None else self._teacher.in_place()
-        with torch.no_grad(), without_checkpointing(self._trainer), self._adapter(), teacher:
+        with (
+            torch.no_grad(),
+            without_checkpointing(self._trainer),
+            self._adapter(),
+            contextlib.nullcontext() if self._teacher is None else self._teacher.in_place(),
+            self._trainer.accelerator.autocast(),
+            head_on_labels(self.device),
+        ):
             yield
 
     def _adapter(self) -> AbstractContextManager:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from trl.models.utils import disable_gradient_checkpointing
 
-from alignopsd_trl.scoring.packing import why_plain
+from alignopsd_trl.scoring.packing import attention_of, why_plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -69,7 +69,6 @@ PRIVATE = {
     "generate._is_fsdp_managed_module": "generation that goes on until all processes have finished",
     "deepspeed._hf_deepspeed_config_weak_ref": "models beside the policy are loaded whole",
     "utils._use_triton": "patched: the vocabulary head takes labelled positions alone, on CPU too",
-    "config._attn_implementation": "which masks attention takes",
 }
 """Private names that these files read, call or patch, with reasons. Public names that they patch for a while are
 `vllm_generation.LLM`, `grpo_trainer.VLLMGeneration`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
@@ -78,14 +77,6 @@ PRIVATE = {
 def policy_of(trainer: Trainer) -> Any:
     """Returns the model without its wrappers for several processes."""
     return trainer.accelerator.unwrap_model(trainer.model)
-
-
-def text_config(trainer: Trainer) -> Any:
-    return policy_of(trainer).config.get_text_config()
-
-
-def attention_of(trainer: Trainer) -> str:
-    return text_config(trainer)._attn_implementation
 
 
 def computes_in(trainer: Trainer) -> torch.dtype:
@@ -97,9 +88,10 @@ def computes_in(trainer: Trainer) -> torch.dtype:
 
 def why_not_shared(trainer: Trainer) -> str | None:
     """Returns the reason why prompts can't be shared in scoring with this model, or ``None`` if they can."""
-    if getattr(getattr(policy_of(trainer), "active_peft_config", None), "is_prompt_learning", False):
+    policy = policy_of(trainer)
+    if getattr(getattr(policy, "active_peft_config", None), "is_prompt_learning", False):
         return "its adapter puts virtual tokens before the row"
-    return why_plain(text_config(trainer), attention_of(trainer))
+    return why_plain(policy.config.get_text_config(), attention_of(policy))
 
 
 def without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:

@@ -20,9 +20,7 @@ from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.training.turn_rows import TARGET, TAUGHT, VOCABULARY, live_rows, sub_chunks
 
 if TYPE_CHECKING:
-    from alignopsd_trl.training.trl_policy import PolicyLoss, TrainedPolicy
-
-Rows = dict[str, torch.Tensor]
+    from alignopsd_trl.training.trl_policy import PolicyLoss, Rows, TrainedPolicy
 
 
 @dataclass(eq=False)
@@ -177,4 +175,4 @@ class Drift(TrainerCallback):
             return
         found = drift_numbers(self._processes.total(self._sums))
         number, self._sums = int((state.global_step - 1) % self._steps) + 1, None
-        self._recorder.metrics("train", {f"drift/step_{number}/{name}": value for name, value in found.items()})
+        self._recorder.metrics({f"drift/step_{number}/{name}": value for name, value in found.items()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -45,8 +44,8 @@ class EpochSampler(RepeatSampler):
 
 
 def round_ends(state: Any, updates: int) -> bool:
-    """Returns whether the update that was just made is the last one of its round (or of training); a round has
-    ``updates`` updates."""
+    """Returns whether the update that was just made is the last one of its round, or of training. After each
+    ``updates`` updates an update and a round end together."""
     return state.global_step % updates == 0 or state.global_step >= state.max_steps
 
 
@@ -54,9 +53,8 @@ class WholeRounds(TrainerCallback):
     """Delays a checkpoint in the middle of a rollout round to the round's end. No rollout is saved, so a run that
     resumed in its middle would play it again with other weights."""
 
-    def __init__(self, updates: Fraction):
-        self._updates = updates.numerator  # updates until an update and a round end together
-        self._due = False
+    def __init__(self, updates: int):
+        self._updates, self._due = updates, False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._due = self._due or control.should_save

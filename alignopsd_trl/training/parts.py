@@ -188,7 +188,8 @@ def callbacks_of(parts: Parts) -> list[TrainerCallback]:
     """Returns the parts that TRL calls during a run, and the writers of its console and log."""
     args, recorder, update = parts.recorder.config, parts.recorder, parts.update
     shown = [Lines(), LogFile(Path(args.output_dir) / LOG_FILE)]
-    rounds = [WholeRounds(args.steps_per_round), SecondsOfRounds(recorder, parts.phases, args.steps_per_round)]
+    updates = args.steps_per_round.numerator
+    rounds = [WholeRounds(updates), SecondsOfRounds(recorder, parts.phases, updates)]
     taught = [] if parts.teacher_weights is None else [parts.teacher_weights]
     return [*rounds, *shown, parts.checkpoints, update.drift, update, *taught]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ class Round:
     Attributes:
         number: number of rounds before it.
         update: number of optimiser steps before it.
-        replays: the means to replay its episodes while the weights are fixed.
+        replays: opens the means to replay its episodes, while the weights are fixed. A collective.
     """
 
     number: int
@@ -50,10 +50,7 @@ class Round:
     trajectories: Sequence[Trajectory]
     batch: TurnBatch
     credit: Credit
-    replays: Replays
-
-    def callbacks(self, every: Sequence[TrainerCallback]) -> list[RoundCallback]:
-        return [one for one in every if isinstance(one, RoundCallback) and one.listens(self.number)]
+    replays: Callable[[], AbstractContextManager[Replays]]
 
 
 class RoundCallback(TrainerCallback):
@@ -93,11 +90,11 @@ class Recorder:
             GAP_OF_WON: Decay("the gap of won turns", lambda first: min(first, 0.0) - LOST_GAP, digits=3),
         }
 
-    def metrics(self, mode: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Logs the mean of each number over the processes, and returns these. A collective."""
         reduced = self.processes.reduce(metrics)
         for name, value in reduced.items():
-            self.log.value(mode, name, value)
+            self.log.value(name, value)
         return reduced
 
     def record(self, played: Round, run_id: str | None, counters: Mapping[str, float]) -> None:
@@ -106,7 +103,7 @@ class Recorder:
         if self.config.history == "conversation":
             found |= conversation_metrics(played.trajectories)
             self._tell_once(note_of_breaks, played.trajectories, PlayOptions.of(self.config))
-        self._warn_of_teacher(self.metrics("train", found | dict(counters)))
+        self._warn_of_teacher(self.metrics(found | dict(counters)))
         self._tell_once(note_of_skills, played.trajectories)
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
@@ -151,14 +148,13 @@ class Recorder:
 class SecondsOfRounds(TrainerCallback):
     """Logs the seconds of a round's phases with its last update."""
 
-    def __init__(self, recorder: Recorder, phases: Phases, updates: Fraction):
-        self._recorder, self._phases = recorder, phases
-        self._updates = updates.numerator
+    def __init__(self, recorder: Recorder, phases: Phases, updates: int):
+        self._recorder, self._phases, self._updates = recorder, phases, updates
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if round_ends(state, self._updates):
             spent = self._phases.take()
-            self._recorder.metrics("train", {f"seconds/{name}": value for name, value in spent.items()})
+            self._recorder.metrics({f"seconds/{name}": value for name, value in spent.items()})
 
 
 def note_of_skills(trajectories: Sequence[Trajectory]) -> str | None:

@@ -76,7 +76,7 @@ class Rewards:
         for name, values in zip(self.names, table.T, strict=True):
             self.log.reward_samples(name, values.tolist())
         for name, value in reward_figures(table, total, self.names, self.rollouts.config.num_generations).items():
-            self.log.value("train", name, value)
+            self.log.value(name, value)
         self.log.samples("prompt", gather_object(prompts))
         self.log.samples("completion", gather_object(completions))
 
@@ -130,7 +130,7 @@ class Rewards:
         if problems:
             raise RewardError(f"update {update + 1}: {problems[0]}")
         for name, count in silent.items():
-            self.log.value("train", f"rewards/{name}/none", count)
+            self.log.value(f"rewards/{name}/none", count)
 
 
 def reward_figures(table: torch.Tensor, total: torch.Tensor, names: Sequence[str], siblings: int) -> dict[str, float]:

@@ -123,17 +123,12 @@ class Rollouts:
             progress=progress,
         )
 
-    def training_player(
-        self,
-        sampler: AnySampler,
-        method: Method,
-        progress: Callable[[int, int], None] = lambda ended, turns: None,
-    ) -> Player:
+    def training_player(self, sampler: AnySampler, method: Method) -> Player:
         later = method.needs_teacher and self.config.privileged is not None
         reads = method.needs_teacher and not later
         skilled = reads or method.skills_in_rollout or self.config.privileged_siblings > 0
         reserved = reserved_tokens(self.config.skill_budget) if later else 0
-        player = self.player(sampler, skilled, method.skills_in_rollout, progress, reserved)
+        player = self.player(sampler, skilled, method.skills_in_rollout, reserved=reserved)
         player.sampling_seed = self.config.seed
         player.settings = {"temperature": self.config.temperature, "top_p": self.config.top_p}
         return player
@@ -177,9 +172,9 @@ class Rollouts:
             return self._player_of(asked, progress).play(asked.rows, seeds, tasks)
 
     def _player_of(self, asked: ToPlay, progress: Bar) -> Player:
-        player = self.training_player(asked.sampler, asked.method, progress)
+        player = self.training_player(asked.sampler, asked.method)
         player.privileged_siblings, player.teacher, player.update = asked.privileged, asked.teacher, asked.update
-        player.hand_over = asked.hand_over
+        player.hand_over, player.progress = asked.hand_over, progress
         return player
 
     def _bar_of(self, asked: ToPlay) -> Bar:

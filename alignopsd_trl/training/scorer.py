@@ -17,11 +17,12 @@ from alignopsd_trl.methods import Method
 from alignopsd_trl.methods.grpo import not_scored
 from alignopsd_trl.rollout.reading import Reader
 from alignopsd_trl.sampling.backend import Snapshot
+from alignopsd_trl.scoring.model import ModelScorer
 from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.self_check import SelfCheck
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
-from alignopsd_trl.scoring.teacher_forcing import Forwards, ScoringModel, score_pairs
+from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
@@ -41,9 +42,9 @@ class Scorer:
     """
 
     trained: TrainedPolicy
-    policy: ScoringModel
-    reference: ScoringModel | None
-    privileged: ScoringModel | None
+    policy: ModelScorer
+    reference: ModelScorer | None
+    privileged: ModelScorer | None
     config: AlignOPSDConfig
     tokenizer: PreTrainedTokenizerBase
     encoder: Callable[[Sequence[str]], torch.Tensor] | None
@@ -104,13 +105,10 @@ class Scorer:
         among: torch.Tensor | None = None,
         prefixes: PrefixCache | None = None,
     ) -> torch.Tensor:
-        """Scores responses under their own prompts.
+        """Returns log-probs ``(M, L)`` of responses under their own prompts, 0 for the turns that are not scored.
 
         Args:
             among: ``(M,)`` bool, the turns to score; by default all that something reads.
-
-        Returns:
-            Log-probs ``(M, L)``, 0 for the turns that are not scored.
         """
         every = reference or self.trained.needs_old_log_probs or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()

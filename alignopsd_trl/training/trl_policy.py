@@ -13,7 +13,8 @@ import torch
 
 from alignopsd_trl.common import strategies
 from alignopsd_trl.common.patched import patched
-from alignopsd_trl.scoring.trl_scoring import Body, WatchedModel, head_on_labels, logits_at, padded_behind
+from alignopsd_trl.scoring.model import Body
+from alignopsd_trl.scoring.trl_scoring import WatchedModel, head_on_labels, logits_at, padded_behind
 from alignopsd_trl.scoring.trl_trainer import policy_of
 from alignopsd_trl.turns import TurnBatch
 
@@ -186,8 +187,8 @@ class TrainerLog:
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
 
-    def value(self, mode: str, name: str, value: float) -> None:
-        self._trainer._metrics[mode][name].append(value)
+    def value(self, name: str, value: float) -> None:
+        self._trainer._metrics["train"][name].append(value)
 
     def samples(self, column: str, values: list[Any]) -> None:
         """Extends a column of the table: ``prompt``, ``completion`` or ``advantages``."""

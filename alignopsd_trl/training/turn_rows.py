@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -116,9 +115,8 @@ def collate_rows(
     device = batch.response_ids.device
     prompts = Ragged.of(layout.prompts + [[end_id]] * dummies)
     responses = Ragged.of(layout.completions + [[end_id]] * dummies)
-    everything = torch.arange(rows)
-    prompt_ids, prompt_mask = prompts.padded(everything, pad_id, "left")
-    response_ids, response_mask = responses.padded(everything, pad_id, "right")
+    prompt_ids, prompt_mask = prompts.padded(pad_id, "left")
+    response_ids, response_mask = responses.padded(pad_id, "right")
     shape = rows, response_ids.size(1)
     result = {
         "prompt_ids": prompt_ids.to(device),
@@ -176,7 +174,7 @@ class RowMaker:
         columns |= {TARGET + name: values for name, values in credit.targets.items()}
         if credit.targets and batch.taught is not None:
             columns[TARGET + TAUGHT] = batch.taught[:, None].float()
-        columns |= self.policy.sampling_columns(batch, partial(self.recorder.metrics, "train"))
+        columns |= self.policy.sampling_columns(batch, self.recorder.metrics)
         count = -(-max(self.processes.agree(len(layout)), 1) // parts) * parts
         rows = collate_rows(batch, columns, count, self.pad_id, self.end_id, layout)
         rows["num_items_in_batch"] = self.processes.total(batch.policy_mask.sum())
@@ -233,14 +231,12 @@ def with_rows(part: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tens
 
 
 def cut_evenly(sizes: list[tuple[int, int]], tokens: int, at_least: int = 0) -> list[tuple[int, int]]:
-    """Cuts rows of (prompt, response) lengths into runs of about equally many padded tokens.
+    """Cuts rows of (prompt, response) lengths into runs of about equally many padded tokens. Returns the first row of
+    each run and the row after its last one.
 
     Args:
         tokens: maximum of a run; a longer row is a run by itself.
         at_least: minimum number of runs, at most the number of rows.
-
-    Returns:
-        The first row of each run and the row after its last one.
     """
     cuts = _cut(sizes, tokens)
     count = max(len(cuts), at_least)

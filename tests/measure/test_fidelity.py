@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -206,7 +208,8 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
     credit = Credit(values * batch.policy_mask)
     config = AlignOPSDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
     callback = FidelityCallback(every=1, tasks=12, rollouts=4)
-    logged = callback.on_round(config, Round(0, 0, played, batch, credit, _bench(Flips(11), Climb)))
+    replays = partial(nullcontext, _bench(Flips(11), Climb))
+    logged = callback.on_round(config, Round(0, 0, played, batch, credit, replays))
     tree = take_rollouts(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
     sides = grpo.outcome(batch, config).advantage.numpy()
     episodes = sorted(played, key=lambda one: (one.task, one.rollout))

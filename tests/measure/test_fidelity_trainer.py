@@ -19,11 +19,11 @@ from fakes.trainers import make_trainer
 from alignopsd_trl.measure import measurement
 from alignopsd_trl.measure.commands import measure as command
 from alignopsd_trl.measure.commands import run_measure as main
-from alignopsd_trl.measure.setup import ModelScorer
 from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.measure.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
+from alignopsd_trl.scoring.model import ModelScorer
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer

@@ -48,7 +48,7 @@ def test_greedy_tokens_are_those_of_generate(
     monkeypatch.setattr(decoding, "draw", _most_likely)
     monkeypatch.setattr(decoding, "LEAVE", leave)
     ends = list(range(3, 53, 6))
-    found, _ = LoopSampler(PrefixCache(model, 0, attention), 1.0, 14, ends).sample(PROMPTS)
+    found, _ = LoopSampler(PrefixCache(model, 0), 1.0, 14, ends).sample(PROMPTS)
     for prompt, response in zip(PROMPTS, found, strict=True):
         whole = model.generate(
             torch.tensor([prompt]), max_new_tokens=14, do_sample=False, eos_token_id=ends, pad_token_id=0

@@ -43,9 +43,9 @@ def _trained(folder: Path, **options: Any) -> tuple[Any, int]:
 def test_logits_are_made_tile_by_tile(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if options["method"] == "opsd":
         options = options | {"method_options": {"form": "vocabulary"}}
-    monkeypatch.setattr("alignopsd_trl.scoring.trl_scoring.TILE_ON_CPU", 10**6)
+    monkeypatch.setattr("alignopsd_trl.scoring.model.TILE_ON_CPU", 10**6)
     expected, whole = _trained(tmp_path / "whole", **options)
-    monkeypatch.setattr("alignopsd_trl.scoring.trl_scoring.TILE_ON_CPU", TILE)
+    monkeypatch.setattr("alignopsd_trl.scoring.model.TILE_ON_CPU", TILE)
     monkeypatch.setattr(trl_utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", VOCABULARY)
     monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", TILE)
     found, rows = _trained(tmp_path / "tiles", **options)

@@ -19,7 +19,6 @@ from alignopsd_trl.scoring.packing import PROVEN, Ragged
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
-from alignopsd_trl.scoring.trl_trainer import attention_of
 from alignopsd_trl.training import scorer
 from alignopsd_trl.training.trl_policy import TrainedPolicy
 
@@ -54,10 +53,10 @@ def _check(model: torch.nn.Module, known: PrefixCache, texts: Sequence[Sequence[
 def test_keys_and_values_are_those_of_plain_forwards(kind: str, attention: str) -> None:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
-    known = PrefixCache(model, 0, attention, budget=64)
+    known = PrefixCache(model, 0, budget=64)
     for seed in (0, 1, 0):
         _check(model, known, _prompts(45, seed))
-    _check(model, PrefixCache(model, 0, attention), [[], []])
+    _check(model, PrefixCache(model, 0), [[], []])
 
 
 @pytest.mark.parametrize("room", [10, 60, 150])
@@ -112,7 +111,7 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
     responses = [prompt[: 1 + row % 5] for row, prompt in enumerate(prompts)]
     responses[-1] = []
     prompt_rows, response_rows = (torch.randint(0, len(prompts), (90,)) for _ in range(2))
-    known = PrefixCache(trainer.model, 0, attention_of(trainer))
+    known = PrefixCache(trainer.model, 0)
 
     def scores(**options) -> torch.Tensor:
         return score_pairs(

@@ -23,22 +23,12 @@ Targets = dict[str, torch.Tensor]
 
 
 class AuxiliaryLoss:
-    """The base of the losses, and the paper's none: the coefficient is 0 and neither method is called.
+    """The base of the losses, and the paper's none: its weight is 0 and neither method is called."""
 
-    Class attributes:
-
-    - **reads_gaps** (`bool`, defaults to `False`) -- The targets depend on the log-probs of turns without an advantage.
-    """
-
-    reads_gaps = False
+    reads_gaps = False  # whether the targets depend on the log-probs of turns without an advantage
 
     def __init__(self, options: AlignOPSDOptions):
         self.options = options
-
-    @property
-    def coefficient(self) -> float:
-        """Weight of the loss."""
-        return 0.0
 
     def targets(self, batch: TurnBatch, teacher: Teacher, stages: Stages) -> Targets:
         """Computes what `per_token` reads, ``(M, L)`` or ``(M, L, K)`` each."""
@@ -53,10 +43,6 @@ class AlignmentLoss(AuxiliaryLoss):
     """The gated loss to the rectified teacher, with gate and target frozen at rollout time (method facts F.51)."""
 
     reads_gaps = True
-
-    @property
-    def coefficient(self) -> float:
-        return self.options.auxiliary_coefficient
 
     def targets(self, batch: TurnBatch, teacher: Teacher, stages: Stages) -> Targets:
         return {"teacher": stages.views.rectified, "gate": gate(stages.views.rectified_gap, self.options.gate_beta)}
@@ -77,10 +63,6 @@ class SdarLoss(AlignmentLoss):
 
 class DistributionLoss(AuxiliaryLoss):
     """The divergence to the rectified teacher's likeliest tokens, times the token's weight (beyond the paper)."""
-
-    @property
-    def coefficient(self) -> float:
-        return self.options.distribution_coefficient
 
     def targets(self, batch: TurnBatch, teacher: Teacher, stages: Stages) -> Targets:
         options, sources, mixed = self.options, stages.matches.sources, ()

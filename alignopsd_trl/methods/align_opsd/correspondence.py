@@ -171,30 +171,25 @@ def _embed(
 
 
 def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Correspondence matrix H (the paper's equation of the decision-alignment operator; method facts C.12).
+    """Correspondence matrix H, ``(S, T)`` float32 in [-1, 1] (the paper's equation of the decision-alignment operator;
+    method facts C.12).
 
     Args:
         source: ``(S, D)`` embeddings of the teacher's thinking, of any length; zero rows where it is invalid.
         target: ``(T, D)`` of the student's.
-
-    Returns:
-        ``(S, T)`` float32 in [-1, 1].
     """
     source, target = (torch.nn.functional.normalize(rows.detach().float(), dim=-1) for rows in (source, target))
     return (source @ target.T).clamp(-1.0, 1.0)
 
 
 def eligibility(rollout: torch.Tensor, teacher_valid: torch.Tensor, student_valid: torch.Tensor) -> torch.Tensor:
-    """Computes which turns of one task may be matched at all (method facts C.13): turns of different rollouts whose
-    traces parsed. A task has one data source, so the paper's condition on data sources always holds.
+    """Computes which turns of one task may be matched at all, ``(m, m)`` bool (method facts C.13): turns of different
+    rollouts whose traces parsed. A task has one data source, so the paper's condition on data sources always holds.
 
     Args:
         rollout: ``(m,)`` integers.
         teacher_valid, student_valid: ``(m,)`` bool, whether the trace parsed. A source needs its teacher's trace, a
             target its student's; the student's trace at the source does not matter.
-
-    Returns:
-        ``(m, m)`` bool.
     """
     eligible = rollout[:, None] != rollout[None, :]
     return eligible & teacher_valid.bool()[:, None] & student_valid.bool()[None, :]
@@ -205,16 +200,15 @@ def select_sources(
 ) -> torch.Tensor:
     """The operator Psi: threshold, best turn of each sibling, best K siblings (method facts C.14).
 
+    Returns the rows of the retained sources of each target, ``(m, K)`` int64, best first, ties to the smaller identity,
+    -1 where there is none.
+
     Args:
         similarity: ``(m, m)`` H of one task group in canonical order.
         eligible: ``(m, m)`` bool.
         rollout: ``(m,)`` integers, each rollout's rows adjacent.
         threshold: gamma_H, inclusive, compared in the precision of H.
         top_k: K.
-
-    Returns:
-        ``(m, K)`` int64: rows of the retained sources of each target, best first, ties to the smaller identity, -1
-        where there is none.
     """
     similarity = similarity.detach()
     candidate = eligible.bool() & (similarity >= threshold)
@@ -239,7 +233,7 @@ def accept_actions(
     source: torch.Tensor,
     target: torch.Tensor,
 ) -> torch.Tensor:
-    """The action-consistency filter on pairs (method facts C.15 to C.17).
+    """The action-consistency filter on pairs, ``(P,)`` bool (method facts C.15 to C.17).
 
     Args:
         source_actions, target_actions: parsed actions of the turns, the teacher's and the student's; a blank one is
@@ -248,9 +242,6 @@ def accept_actions(
         rule: ``"cosine"``, or a benchmark's name: also compatible by its action grammar. WebShop's compares the
             operation, and for clicks the target with case.
         source, target: ``(P,)`` int64, which of the actions each pair compares.
-
-    Returns:
-        ``(P,)`` bool.
     """
     theirs, ours = ([_action_key(action, rule) for action in side] for side in (source_actions, target_actions))
     pairs = zip(source.tolist(), target.tolist(), strict=True)

@@ -211,7 +211,8 @@ def _softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> torch.T
 def project_to_box(
     density: torch.Tensor, mass: torch.Tensor, segment: torch.Tensor, low: float, high: float
 ) -> torch.Tensor:
-    """Computes the weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment.
+    """Computes the weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment,
+    ``(n,)`` float64.
 
     The result is clip(density - shift) with one shift for each segment, the root of a falling piecewise linear
     function. Newton steps are exact on the right linear piece but can cycle around a kink, so they alternate with
@@ -221,9 +222,6 @@ def project_to_box(
         density, mass: ``(n,)`` float64; rows of mass 0 are clipped but weigh nothing.
         segment: ``(n,)`` int64 from 0.
         low, high: the clip range. It must hold 1, since otherwise no density keeps the budget.
-
-    Returns:
-        ``(n,)`` float64.
     """
     count = _count(segment)
     budget = segment_sum(mass, segment, count)
@@ -261,9 +259,9 @@ def turn_weights(
     mixing: float,
     limits: tuple[float, float],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes W = (1 - eta) + eta * clipped density (the paper's "Budget normalization"; method facts E.38 to E.42).
-
-    Exactly 1 for rollouts of zero advantage and for turns without optimised tokens.
+    """Returns W = (1 - eta) + eta * clipped density (the paper's "Budget normalization"; method facts E.38 to E.42) and
+    the density within the clip range, ``(M,)`` float64 each. W is exactly 1 for rollouts of zero advantage and for
+    turns without optimised tokens.
 
     Args:
         density, tokens, advantage: ``(M,)``.
@@ -271,9 +269,6 @@ def turn_weights(
 
     Raises:
         RuntimeError: if the token budget of a rollout is not kept.
-
-    Returns:
-        W, and the density within the clip range, ``(M,)`` float64 each.
     """
     neutral = (advantage == 0) | (tokens <= 0)
     projected = project_to_box(torch.where(neutral, 1.0, density), tokens, rollout, *limits)
@@ -303,15 +298,12 @@ def token_weights(
     temperature: float,
     limits: tuple[float, float],
 ) -> torch.Tensor:
-    """The flat token ablation: one softmax over all optimised tokens of a rollout, clipped, not mixed (F.48).
+    """The flat token ablation: one softmax over all optimised tokens of a rollout, clipped, not mixed (F.48). Returns
+    ``(M, L)`` float32, 1 outside the mask and for zero advantage.
 
     Args:
-        gap: ``(M, L)``.
-        mask: ``(M, L)`` bool.
-        rollout: ``(M,)`` int64 from 0 without holes.
-
-    Returns:
-        ``(M, L)`` float32, 1 outside the mask and for zero advantage.
+        gap, mask: ``(M, L)``, ``mask`` bool.
+        advantage, rollout: ``(M,)``, ``rollout`` int64 from 0 without holes.
     """
     mask = mask.bool() & (advantage != 0)[:, None]
     row, column = mask.nonzero(as_tuple=True)
@@ -332,10 +324,7 @@ STEPS = 36  # halves the range of log T until W moves by less than 1e-9
 
 @torch.no_grad()
 def weight_std(
-    weight: torch.Tensor,
-    tokens: torch.Tensor,
-    advantage: torch.Tensor,
-    gather: Callable[[torch.Tensor], torch.Tensor],
+    weight: torch.Tensor, tokens: torch.Tensor, advantage: torch.Tensor, gather: Callable[[torch.Tensor], torch.Tensor]
 ) -> float:
     """Standard deviation of W over the optimised tokens of all rollouts with an advantage, on all processes; 0 without
     such a rollout. The mean of W is 1 by the token budget, so that two sums over the tokens of each process suffice.

@@ -65,7 +65,8 @@ class AlignOPSD(GRPO):
         self.needs_teacher = self.needs_gap or config.auxiliary_loss == "sdar"
         self.needs_student_log_probs = self.needs_gap
         self.weighs_outcome = not self.loss.reads_gaps
-        self.auxiliary_weight = self.loss.coefficient
+        weights = {"none": 0.0, "distribution": config.distribution_coefficient}
+        self.auxiliary_weight = weights.get(config.auxiliary_loss, config.auxiliary_coefficient)
         self.kept_logits = config.distribution_size if config.auxiliary_loss == "distribution" else 0
 
     @torch.no_grad()
@@ -96,11 +97,8 @@ class AlignOPSD(GRPO):
         self, batch: TurnBatch, teacher: Teacher, matches: Correspondence
     ) -> tuple[torch.Tensor, Rectification]:
         """Scores identity and matched views in one call, and computes their gaps to the student: the stage that a
-        variant of rectification overrides. A turn without a source keeps its identity view.
-
-        Returns:
-            ``(M, L)`` identity log-probs, and the rectified view with its gap.
-        """
+        variant of rectification overrides. A turn without a source keeps its identity view. Returns ``(M, L)`` identity
+        log-probs, and the rectified view with its gap."""
         assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
         config, sources, every = self.config, matches.sources, torch.arange(len(batch), device=batch.task.device)
         row, slot = (sources >= 0).nonzero(as_tuple=True)

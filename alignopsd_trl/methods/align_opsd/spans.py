@@ -328,12 +328,7 @@ def segment(
 
 
 def random_segment(
-    shifts: Sequence[float],
-    counts: Sequence[bool],
-    seed: int,
-    min_span: int,
-    max_span: int,
-    fallback: float,
+    shifts: Sequence[float], counts: Sequence[bool], seed: int, min_span: int, max_span: int, fallback: float
 ) -> Segmentation:
     """Cuts one rollout at random (method facts F.49).
 
