@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from alignopsd_trl.common.command import CommandParser
+from alignopsd_trl.common.errors import setup
+from alignopsd_trl.common.reporting import reported
 
 COMMANDS = {
     "temporal": "do corresponding decisions share timestamps?",
@@ -24,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _arguments(name, commands.add_parser(name, help=about, description=about))
     arguments = vars(parser.parse_args(argv))
     name, run, output = (arguments.pop(one) for one in ("name", "run", "output"))
-    with parser.told():
+    with reported(parser.prog, resumes=None), setup():
         from alignopsd_trl import analysis
 
         finding = getattr(analysis, name)(run, **arguments)

@@ -16,8 +16,9 @@ from typing import Any
 
 from alignopsd_trl.common.command import TRACEBACK
 from alignopsd_trl.common.cores import use_machine
+from alignopsd_trl.common.errors import setup
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.launch import presets
-from alignopsd_trl.launch.errors import reported, setup
 
 HELP = """\
 {recipe}: evaluates a panel, trains, evaluates it again; results, records and the model go to one folder.

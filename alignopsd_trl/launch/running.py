@@ -15,13 +15,14 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.common.options import as_mapping, path_as_given
 from alignopsd_trl.common.progress import WIDE, cut
+from alignopsd_trl.common.reporting import outlives_its_readers
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.launch.errors import outlives_its_readers, setup
 from alignopsd_trl.launch.job import SLOW_SAMPLING, Job
 from alignopsd_trl.launch.keep_best import KeepBest
 from alignopsd_trl.launch.machine import check_launch, launched

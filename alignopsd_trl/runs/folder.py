@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.common.errors import RESUMES, Kept, RunEnded
 from alignopsd_trl.common.files import json_line, plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs import files, state
 from alignopsd_trl.runs.files import COMPLETIONS, RECORDS, SCHEMAS, TRAJECTORIES
@@ -319,13 +320,15 @@ def claim_together(path: str | Path, *given: Any, **options: Any) -> RunFolder:
 
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Generator[RunFolder]:
-    """Unlocks the folder at the end, also after an error; sets ``kept`` of an error to the name of the last whole
-    checkpoint but the one that it calls ``damaged``."""
+    """Unlocks the folder at the end, also after an error, to which it adds what is `Kept`: the last whole checkpoint
+    but the one that the error found `damaged`."""
     try:
         yield run
     except BaseException as error:
-        whole = [one.name for one in whole_checkpoints(run.path) if one.name != getattr(error, "damaged", None)]
-        vars(error)["kept"] = whole[-1] if whole else ""
+        damaged = error.damaged if isinstance(error, RunEnded) else ""
+        whole = [one.name for one in whole_checkpoints(run.path) if one.name != damaged]
+        goes_on = f"{whole[-1]} is whole: the same command{RESUMES} goes on there" if whole else ""
+        error.add_note(Kept(goes_on or "no checkpoint was saved yet: the same command starts again"))
         raise
     finally:
         run.release()

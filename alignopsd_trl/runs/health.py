@@ -10,12 +10,13 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
+from alignopsd_trl.common.errors import RunEnded
 from alignopsd_trl.turns import Trajectory
 
 ROUNDS = 3  # rounds behind the share of failed episodes
 
 
-class RunStopped(RuntimeError):
+class RunStopped(RunEnded):
     """Raised when a run can't go on. The message gives the reason and the checkpoint to resume from."""
 
 

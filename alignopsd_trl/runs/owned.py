@@ -10,13 +10,14 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.files import fingerprint, read_json, write_json
 
 NOTES = ".alignopsd.json"
 _WRITING = "is writing"
 
 
-class NotOurs(ValueError):
+class NotOurs(UserError):
     """Raised for a file in the place of an output that the command did not write as it is."""
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.files import fingerprint, read_json, whole_json, write_json
 
 LOCK_FILE, RUN_FILE, RESULTS_FILE = "run.lock", "run.json", "results.json"
@@ -27,7 +28,7 @@ ENDED, RELEASED = "ended", "released"  # notes of a session
 _SESSION = {"processes": int, "started": str, "code": str, "versions": dict}
 
 
-class RunFolderError(ValueError):
+class RunFolderError(UserError):
     """Raised for an output folder that this run may not write to. The message gives the reason and the remedy."""
 
 

@@ -1,50 +1,37 @@
-"""Ends a command with a few lines: on an error (the problem, its place and the remedy), on a signal, when another
-process of its run is lost, or when the reader of its output leaves, as ``head`` does."""
+"""Ends a command with a few lines and a status by `alignopsd_trl.common.errors`: on an error (the problem, its place
+and the remedy), on a signal, when another process of its run is lost, or when the reader of its output leaves."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import re
 import select
 import signal
 import sys
-import sysconfig
 import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from alignopsd_trl.common import errors
 from alignopsd_trl.common.command import TRACEBACK
+from alignopsd_trl.common.errors import RESUMES, STOPPED, WRONG, Terminated
 from alignopsd_trl.common.files import in_units
-
-_FROM_THE_GROUP = ("DistBackendError", "DistNetworkError", "DistStoreError")
-_PATIENCE = timedelta(seconds=5)
-
 
 STOPS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process, beside Ctrl-C: from a launcher, a scheduler, or a terminal that closes."""
 
-
-class Terminated(BaseException):
-    """Raised for one of `STOPS`. A launcher sends such a signal to the remaining processes when one has ended."""
-
-    def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
-        self.number = number
-
-
-def is_loss(error: BaseException) -> bool:
-    """Returns whether an error of the process group means that another process is gone. gloo has no class for it."""
-    named = any(kind.__name__ in _FROM_THE_GROUP for kind in type(error).__mro__)
-    return named or (isinstance(error, RuntimeError) and "gloo" in str(error))
+_PATIENCE = timedelta(seconds=5)
+_WIDE = 1000
+_MEMORY = (
+    "not enough memory{}; lower --per_device_train_batch_size, --max_completion_length or --tokens_per_forward "
+    "(--batch_size of evaluate), or take a smaller --model"
+)
 
 
 @contextlib.contextmanager
@@ -94,7 +81,7 @@ def speaks() -> bool:
         return True
 
 
-@contextmanager
+@contextlib.contextmanager
 def ends_with_its_reader() -> Generator[None]:
     """Ends the process quietly, with status 0, once the reader of its output has left."""
     try:
@@ -110,7 +97,7 @@ def ends_with_its_reader() -> Generator[None]:
         raise SystemExit(0) from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def outlives_its_readers(told: str) -> Generator[None]:
     """Discards the output after its reader has left; prints a note once on standard error, if that is still read."""
     before = sys.stdout, sys.stderr
@@ -154,62 +141,25 @@ def _to_nowhere(stream: Any) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-WRONG, STOPPED, INTERRUPTED = 2, 1, 130
-"""Exit statuses: the command can't run; the run had to stop; Ctrl-C. Other signals: 128 plus their number."""
-
-RESUMES = " with --resume_from_checkpoint True"
-"""The argument that makes a recipe's command resume."""
-
-_ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "PushFailed", "SelfCheckError")
-_TO_MEND = ("RunFolderError", "NotOurs", "ReplayError", "StudyError", "SiblingsDiffer", "SkillBankError", "Damaged")
-_IN_SETUP = (ValueError, TypeError, OSError, ImportError, RuntimeError)
-_LINES, _WIDE = 3, 1000
-_MEMORY = (
-    "not enough memory{}; lower --per_device_train_batch_size, --max_completion_length or --tokens_per_forward "
-    "(--batch_size of evaluate), or take a smaller --model"
-)
-
-
 @contextlib.contextmanager
-def setup() -> Generator[None]:
-    """Marks errors before the first episode as errors that the user can fix."""
-    try:
-        yield
-    except _IN_SETUP as error:
-        vars(error)["in_setup"] = True
-        raise
-
-
-@contextlib.contextmanager
-def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generator[None]:
-    """Ends the process with a message and a status, in place of a traceback, if the error says how to fix it.
+def reported(name: str, quietly: bool = True, resumes: str | None = RESUMES) -> Generator[None]:
+    """Ends the process with a message and a status, in place of a traceback.
 
     Args:
-        quietly: if false, errors are raised as they are, as with `TRACEBACK` on the command line.
+        quietly: if false, errors are raised as they are. With `TRACEBACK` on the command line all but signals are.
         resumes: argument with which the same command resumes; `None` for a command that begins anew.
     """
-    if not quietly or TRACEBACK in sys.argv:
+    if not quietly:
         yield
         return
-    with _ended(name, resumes, (Exception, KeyboardInterrupt, Terminated)):
-        yield
-
-
-@contextlib.contextmanager
-def stoppable(name: str) -> Generator[None]:
-    """Does the same as `reported`, only for signals and a closed output; other errors are raised as they are."""
-    with _ended(name, None, (KeyboardInterrupt, Terminated)):
-        yield
-
-
-@contextlib.contextmanager
-def _ended(name: str, resumes: str | None, kinds: tuple[type[BaseException], ...]) -> Generator[None]:
     _check_locale(name)
+    ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, Terminated)
+    ends += () if TRACEBACK in sys.argv else (Exception,)
     try:
         with ends_with_its_reader(), terminable():
             yield
-    except kinds as error:
-        if (status := _status(error)) is None:
+    except ends as error:
+        if (status := errors.status_of(error)) is None:
             _end_unexpected(name, error)
         _end(name, error, status, resumes)
 
@@ -233,7 +183,7 @@ def _end(name: str, error: BaseException, status: int, resumes: str | None) -> N
     """Ends the process. The launcher's signals wait until the message is out; a closed terminal shows none."""
     with handled(signal.SIG_IGN), contextlib.suppress(OSError):
         # local rank 0 reports the error, or after a loss the process that `speaks`
-        lost = is_loss(error) or isinstance(error, Terminated)
+        lost = errors.is_loss(error) or isinstance(error, Terminated)
         if speaks() if lost else os.environ.get("LOCAL_RANK", "0") == "0":
             print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
     raise SystemExit(status) from None
@@ -249,76 +199,23 @@ def _end_unexpected(name: str, error: BaseException) -> NoReturn:
     raise SystemExit(STOPPED) from None
 
 
-def _status(error: BaseException) -> int | None:
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    if isinstance(error, Terminated):
-        return 128 + error.number
-    if wants_memory(error):
-        return STOPPED
-    if getattr(error, "in_setup", False) or type(error).__name__ in _TO_MEND:
-        return WRONG
-    known = any(kind.__name__ in _ENDS_A_RUN for kind in type(error).__mro__)
-    if known or is_loss(error) or isinstance(error, OSError | ImportError):  # a library says what to install
-        return STOPPED
-    if raised_by_a_task(error):
-        return STOPPED if hasattr(error, "kept") else WRONG
-    return None
-
-
-_OURS = str(Path(__file__).parents[1])
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-_COMPILED = (".pyx", ".pxi")  # of libraries, whose frames name no path
-
-
-def raised_by_a_task(error: BaseException) -> str:
-    """Returns the line of the user's code that raised an error, where this package called that code; else empty."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame.filename.startswith(_OURS) and frame.filename != __file__ for frame in frames]
-    for place, frame in reversed(list(enumerate(frames))):
-        if ours[place]:
-            return ""
-        if not frame.filename.startswith((*_INSTALLED, _OURS, "<frozen")) and not frame.filename.endswith(_COMPILED):
-            return f"{frame.filename}, line {frame.lineno}" if any(ours[:place]) else ""
-    return ""
-
-
-def wants_memory(error: BaseException) -> bool:
-    """Returns whether the error is a lack of memory, on the host or on a GPU."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    said = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return said or getattr(error, "errno", None) == errno.ENOMEM
-
-
 def _message(error: BaseException, status: int, resumes: str | None) -> str:
-    goes_on = _goes_on(error, resumes)
-    if status == INTERRUPTED:
+    goes_on = errors.kept(error) or ("" if resumes is None else f"the same command{resumes} goes on")
+    if isinstance(error, KeyboardInterrupt):
         return "; ".join(filter(None, ["stopped by Ctrl-C", goes_on]))
-    if wants_memory(error):
+    if errors.wants_memory(error):
         asked = re.search(r"allocate (?:(?P<bytes>\d+) bytes|[\d.]+ \w+)", str(error))
         size = asked and (in_units(int(asked["bytes"])) if asked["bytes"] else asked[0].removeprefix("allocate "))
         return _MEMORY.format(f" ({size} were asked for)" if size else "")
-    if isinstance(error, Terminated) or is_loss(error):
+    if isinstance(error, Terminated) or errors.is_loss(error):
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         lost = "another process of this run ended, or its launcher" if several else f"stopped by {error}"
         return "; ".join(filter(None, [lost, goes_on]))
-    most = None if type(error).__name__ == "SkillBankError" else _LINES  # shows all, to fix a bank's file in one pass
-    text = "\n".join(line[:_WIDE] for line in str(error).strip().splitlines()[:most]) or type(error).__name__
-    if place := raised_by_a_task(error):
-        text = f"code of the task raised {type(error).__name__}: {text} ({place}); {TRACEBACK} shows the calls"
-    if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
+    source = error.__cause__ if isinstance(error, errors.SetupError) and error.__cause__ else error
+    lines = errors.reason(error).strip().splitlines()[: getattr(error, "lines", errors.UserError.lines)]
+    text = "\n".join(line[:_WIDE] for line in lines) or type(source).__name__
+    if place := errors.raised_by_a_task(source):
+        text = f"code of the task raised {type(source).__name__}: {text} ({place}); {TRACEBACK} shows the calls"
+    if status == WRONG or not goes_on or not getattr(error, "resumable", True):
         return text
     return f"{text}\n{goes_on[0].upper()}{goes_on[1:]}"
-
-
-def _goes_on(error: BaseException, resumes: str | None) -> str:
-    """Returns the effect of the next command, or the files that are left for a command that begins anew."""
-    if resumes is None:
-        return getattr(error, "left", "")
-    kept = getattr(error, "kept", None)
-    if kept is None:
-        return f"the same command{resumes} goes on"
-    if kept == "":
-        return "no checkpoint was saved yet: the same command starts again"
-    return f"{kept} is whole: the same command{resumes} goes on there"
