@@ -130,7 +130,8 @@ def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
         ValueError: if the value can't be converted or is not allowed.
     """
     parts = [*_parts(hint)]
-    kinds, place = {get_origin(part) or part for part, _ in parts}, f"{name}={one_line(value)}{owner}"
+    shown = _SHORT.repr(value).replace("\n", " ")[:200]
+    kinds, place = {get_origin(part) or part for part, _ in parts}, f"{name}={shown}{owner}"
     if isinstance(value, str) and dict in kinds and (str in kinds or value.lstrip().startswith("{")):
         value = _from_json(value, place)
     elif isinstance(value, os.PathLike) and str in kinds and dict not in kinds:
@@ -159,13 +160,8 @@ def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
     return str(found) if isinstance(found, Path) else found
 
 
-_SHORT = reprlib.Repr()  # whose work is bounded, also for nested lists
+_SHORT = reprlib.Repr()  # whose work is bounded, also for nested lists, and which takes a value whose ``repr`` raises
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
-
-
-def one_line(value: Any) -> str:
-    """Returns a user's value for a message, as a line of 200 letters at most, also where its ``repr`` raises."""
-    return _SHORT.repr(value).replace("\n", " ")[:200]
 
 
 def _from_json(text: str, place: str) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import traceback
 from collections.abc import Callable, Generator
 from datetime import timedelta
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from alignopsd_trl.common import errors
 from alignopsd_trl.common.command import TRACEBACK
-from alignopsd_trl.common.errors import RESUMES, STOPPED, WRONG, Terminated
+from alignopsd_trl.common.errors import RESUMES, STOPPED, WRONG, Terminated, UserError
 from alignopsd_trl.common.files import in_units
 
 STOPS = (signal.SIGTERM, signal.SIGHUP)
@@ -65,20 +65,6 @@ def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) 
     finally:
         for number in heard:
             signal.signal(number, before[number])
-
-
-def speaks() -> bool:
-    """Returns whether this process is the first of the run to call this, by a count in the launcher's store. If the
-    store died with its process, every remaining process reports."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return True
-    from torch.distributed import DistNetworkError, TCPStore
-
-    try:
-        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=_PATIENCE)
-        return store.add("alignopsd_trl/said", 1) == 1
-    except DistNetworkError:
-        return True
 
 
 @contextlib.contextmanager
@@ -152,20 +138,24 @@ def reported(name: str, quietly: bool = True, resumes: str | None = RESUMES) -> 
     if not quietly:
         yield
         return
-    _check_locale(name)
     ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, Terminated)
     ends += () if TRACEBACK in sys.argv else (Exception,)
     try:
         with ends_with_its_reader(), terminable():
+            _check_locale()
             yield
     except ends as error:
-        if (status := errors.status_of(error)) is None:
-            _end_unexpected(name, error)
-        _end(name, error, status, resumes)
+        status = errors.status_of(error)
+        # a closed terminal shows no message; the launcher's signals wait until it is out
+        with handled(signal.SIG_IGN), contextlib.suppress(OSError):
+            if status is None or _speaks(error):
+                told = _unexpected(error) if status is None else _message(error, status, resumes)
+                print(f"{name}: {told}", file=sys.stderr, flush=True)
+        raise SystemExit(STOPPED if status is None else status) from None
 
 
-def _check_locale(name: str) -> None:
-    """Ends the process if a path is unreadable in this locale. Makes output replace letters that the locale can't
+def _check_locale() -> None:
+    """Raises `UserError` if a path is unreadable in this locale. Makes output replace letters that the locale can't
     print."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
@@ -175,28 +165,32 @@ def _check_locale(name: str) -> None:
             if any("\ud800" <= letter <= "\udfff" for letter in word):
                 told = os.fsencode(word).decode(errors="replace")
                 coding = sys.getfilesystemencoding()
-                print(f"{name}: {told!r} can't be read as {coding}, this locale's; set PYTHONUTF8=1", file=sys.stderr)
-                raise SystemExit(WRONG)
+                raise UserError(f"{told!r} can't be read as {coding}, this locale's; set PYTHONUTF8=1")
 
 
-def _end(name: str, error: BaseException, status: int, resumes: str | None) -> NoReturn:
-    """Ends the process. The launcher's signals wait until the message is out; a closed terminal shows none."""
-    with handled(signal.SIG_IGN), contextlib.suppress(OSError):
-        # local rank 0 reports the error, or after a loss the process that `speaks`
-        lost = errors.is_loss(error) or isinstance(error, Terminated)
-        if speaks() if lost else os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
-    raise SystemExit(status) from None
+def _speaks(error: BaseException) -> bool:
+    """Returns whether this process reports an error: the first of its machine, or after a loss the first of the run to
+    ask, by a count in the launcher's store. If the store died with its process, every remaining process reports."""
+    if not (errors.is_loss(error) or isinstance(error, Terminated)):
+        return os.environ.get("LOCAL_RANK", "0") == "0"
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    from torch.distributed import DistNetworkError, TCPStore
+
+    try:
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=_PATIENCE)
+        return store.add("alignopsd_trl/said", 1) == 1
+    except DistNetworkError:
+        return True
 
 
-def _end_unexpected(name: str, error: BaseException) -> NoReturn:
-    """Ends the process on an error that nobody foresaw: a line, and the calls in a file that a report can hold."""
+def _unexpected(error: BaseException) -> str:
+    """Returns the message of an error that nobody foresaw, whose calls go to a file that a report can hold."""
     descriptor, place = tempfile.mkstemp(prefix="alignopsd-", suffix=".txt")  # a name that nobody can foresee
     with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write("".join(traceback.format_exception(error)))
     said = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:400]}"
-    print(f"{name}: {said}\nThe calls are in {place}; please report them.", file=sys.stderr, flush=True)
-    raise SystemExit(STOPPED) from None
+    return f"{said}\nThe calls are in {place}; please report them."
 
 
 def _message(error: BaseException, status: int, resumes: str | None) -> str:

@@ -58,8 +58,7 @@ def mean(values: Sequence[float]) -> Mean:
     center = math.fsum(values) / count
     if count == 1:
         return Mean(center, math.nan, 1)
-    deviation = math.sqrt(math.fsum((value - center) ** 2 for value in values) / (count - 1))
-    return Mean(center, float(stats.t.ppf(0.975, count - 1)) * deviation / math.sqrt(count), count)
+    return Mean(center, float(stats.t.ppf(1 - TAIL, count - 1) * stats.sem(values)), count)
 
 
 def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Mean | None:

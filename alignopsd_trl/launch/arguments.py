@@ -140,28 +140,28 @@ def parsed(name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] 
         raise ValueError(f"gpu_gib={asked.gpu_gib:g} is for --plan; leave it out")
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
-    parser.refuse_doubles(argv)
+    given = parser.given(argv)
+    for ours, trls in TWICE.items():
+        if {ours, trls} <= given:
+            raise ValueError(f"--{ours} and --{trls} are both given, and say the same in two ways; leave one out")
     made: Any = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
     recipe, args, model = made[:3]
     same = recipe.environment == chosen["environment"]
     recipe.environment_options = options_over(chosen.get("environment_options") if same else None, played)
     settle(model, MODEL_RULES)
-    given = parser.given(argv)
     shaped = set() if "use_peft" in given else {*chosen} & {*ADAPTER}  # a preset that forgets use_peft misleads too
     _refuse_misleading(given | shaped, recipe, args, model)
     args.use_cpu = args.use_cpu and not elsewhere
     usual, told = usual | settled(chosen, HINTS), vars(recipe) | vars(args) | vars(model)
-    other = [one for one in HINTS if one in given and getattr(asked, one) != usual[one] and not _hidden(one)]
-    return Parsed(recipe, args, model, given, {one: told[one] for one in other})
+    other = [one for one in HINTS if one in given - _NOT_SHOWN and getattr(asked, one) != usual[one]]
+    return Parsed(recipe, args, model, given, {one: told[one] for one in other if not one.endswith("_token")})
 
 
-def _hidden(setting: str) -> bool:
-    """Returns whether a setting is secret, does not describe the run itself, or follows from the round's shape."""
-    return setting.endswith("_token") or setting in (
-        *("preset", "plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir"),
-        *("run_name", "use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
-    )
-
+_NOT_SHOWN = {
+    *("preset", "plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir"),
+    *("run_name", "use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
+}
+"""Settings that do not describe the run itself, or follow from the round's shape."""
 
 KINDS = (RecipeArguments, AlignOPSDConfig, ModelConfig)
 """The classes whose fields are a recipe's arguments."""
@@ -245,15 +245,11 @@ class Parser(TrlParser):
         flags = [word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")]
         return {flag if flag in HINTS else flag.removeprefix("no_") for flag in flags} & set(HINTS) | set(self._file)
 
-    def refuse_doubles(self, argv: Sequence[str]) -> None:
-        """Raises `ValueError` if the user says the same twice, in rounds and in TRL's arguments."""
-        for ours, trls in TWICE.items():
-            if {ours, trls} <= self.given(argv):
-                raise ValueError(f"--{ours} and --{trls} are both given, and say the same in two ways; leave one out")
 
-
-ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters")
-ADAPTER += ("lora_modules_to_save", "use_rslora", "use_dora")
+ADAPTER = (
+    *("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters"),
+    *("lora_modules_to_save", "use_rslora", "use_dora"),
+)
 
 
 def _refuse_misleading(given: set[str], recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> None:

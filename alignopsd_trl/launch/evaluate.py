@@ -157,8 +157,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     if arguments.output:
         content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
         content["sampling"] = {name: getattr(arguments, name) for name in SAMPLING}
-        with owned("evaluate", arguments.output / RESULTS):
+        with owned("evaluate", arguments.output / RESULTS, arguments.output / RECORDS):
             write_json(arguments.output / RESULTS, content)
-        with owned("evaluate", arguments.output / RECORDS):
             write_records(arguments.output / RECORDS, turn_records(played, step=0), SCHEMA)
     return result

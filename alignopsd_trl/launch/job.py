@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,8 +43,12 @@ OF_AN_ADAPTER |= {"lora_r": "r", **{f"lora_{name}": name for name in ("target_mo
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name. ``given`` are the names
-    of the settings that the user gave, by flag or file."""
+    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name.
+
+    Args:
+        given: names of the settings that the user gave, by flag or file.
+        changed: those of them that differ from the preset.
+    """
 
     recipe: RecipeArguments
     args: AlignOPSDConfig
@@ -52,14 +56,15 @@ class Job:
     suite: Suite
     panel: TaskPanel
     given: Collection[str] = ()
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, given: Collection[str] = ()) -> Job:
+    def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, *given: Any) -> Job:
         """Loads the environment and at most ``panel_limit`` tasks of its panel; a plan makes the first tasks alone."""
         suite = load(recipe.environment, **environment_options(recipe.environment_options))
         suite = sketched(suite, TRIED) if recipe.plan else suite
         panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
-        return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel, given)
+        return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel, *given)
 
     @cached_property
     def tasks(self) -> Any:
@@ -216,9 +221,9 @@ class Job:
         return found | {"output folder": f"{args.output_dir}, {'holds a run' if left.anything else 'free'}"}
 
 
-def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
-    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts. The settings in
-    ``changed`` differ from the preset."""
+def plan(job: Job, whole: bool = False) -> str:
+    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts; the ``whole`` plan
+    also has every setting."""
     recipe, args, suite = job.recipe, job.args, job.suite
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=False)
@@ -243,17 +248,14 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
         names = sorted(one.name for one in fields(AlignOPSDConfig) if not one.name.endswith("_token"))
         settings = [f"  {name}: {getattr(args, name)}" for name in names]
         settings.append(f"  environment: {json.dumps(dict(suite.description), default=str)}")
-    return "\n".join([*not_as_usual(args, changed), "", *lines, "", *settings])
+    preset = {name: value for name, value in changed_settings(vars(args)).items() if name not in job.changed}
+    unusual = [_settings("not as in the preset: ", job.changed), _settings("not as by default: ", preset)]
+    return "\n".join([*unusual, "", *lines, "", *settings])
 
 
-def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]:
-    """Returns the changed settings: those of the command line, then those of the preset."""
-    preset = {name: value for name, value in changed_settings(vars(args)).items() if name not in changed}
-
-    def shown(settings: Mapping[str, Any]) -> str:
-        return ", ".join(f"{name}={getattr(one, 'value', one)}" for name, one in settings.items()) or "nothing"
-
-    return [_wrapped("not as in the preset: ", shown(changed)), _wrapped("not as by default: ", shown(preset))]
+def _settings(label: str, settings: Mapping[str, Any]) -> str:
+    shown = ", ".join(f"{name}={getattr(one, 'value', one)}" for name, one in settings.items())
+    return _wrapped(label, shown or "nothing")
 
 
 def _wrapped(label: str, text: str) -> str:

@@ -128,7 +128,6 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
 
 def usable_device(asked: str | None) -> str:
     """Returns the requested device; by default the GPU, or the CPU if there is none."""
-
     if asked is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -30,9 +30,7 @@ def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
     """Returns the shape of a model, from its name or its config file. Raises `OSError` if the name is neither in the
     table nor a folder with a config; `ValueError` if transformers can't make it, or its weights are quantised."""
     name = base_of(name) or name
-    if name in _PUBLISHED:
-        return _PUBLISHED[name]
-    return shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
+    return _PUBLISHED.get(name) or shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
 
 
 @cache

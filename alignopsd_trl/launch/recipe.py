@@ -98,14 +98,13 @@ def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> d
         from alignopsd_trl.launch.arguments import parsed
         from alignopsd_trl.launch.job import Job, plan
 
-        recipe, args, model, given, changed = parsed(name, [word for word in argv if word != "--all"], preset)
-        job = Job.of(recipe, args, model, given)
+        job = Job.of(*parsed(name, [word for word in argv if word != "--all"], preset))
         if job.recipe.plan:
-            text = plan(job, changed, whole="--all" in argv)
+            text = plan(job, whole="--all" in argv)
             if int(os.environ.get("RANK", "0")) == 0:
                 print(text)
             return None
         threads = use_machine(job.recipe.threads) if job.args.device.type == "cpu" else ""
     from alignopsd_trl.launch.running import run
 
-    return run(job, changed=changed, machine=threads)
+    return run(job, machine=threads)
