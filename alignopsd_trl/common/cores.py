@@ -81,8 +81,7 @@ def available_cores() -> int:
 
 
 def keep_memory() -> bool:
-    """Makes glibc keep freed memory; returns whether it accepted the settings. A user's own MALLOC_... variable
-    stays."""
+    """Makes glibc keep freed memory, but for a user's own MALLOC_... variable; returns whether it took the settings."""
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     mallopt = ctypes.CDLL(None).mallopt

@@ -33,14 +33,9 @@ RESUMES = " with --resume_from_checkpoint True"
 
 
 class UserError(ValueError):
-    """Raised for what a user can mend: an argument, a file, a folder, a task.
-
-    Attributes:
-        lines: how many lines of the message a command shows; `None` for all.
-    """
+    """Raised for what a user can mend: an argument, a file, a folder, a task. The message is shown whole."""
 
     status: ClassVar[int] = WRONG
-    lines: ClassVar[int | None] = 3
 
 
 class SetupError(UserError):

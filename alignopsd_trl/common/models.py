@@ -67,8 +67,7 @@ def base_of(name: str) -> str | None:
 
 
 def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> PeftModel:
-    """Puts the adapter of a folder on its base. Raises `ValueError` if it can't be read, is not of this base, or is no
-    adapter of layers."""
+    """Puts the adapter of a folder on its base. Raises `ValueError` if it is unreadable or of another base."""
     from peft import PeftModel
 
     folder = Path(resolve_model(name)).expanduser()
@@ -101,8 +100,7 @@ def available(name: str, adapter: str | None = None) -> Generator[None]:
 
 @contextmanager
 def unreadable(path: str | Path, file: str) -> Generator[None]:
-    """Replaces any error of transformers about a model's file by one sentence. Raises `ValueError` in place of any
-    other error."""
+    """Raises `ValueError`, with one sentence, in place of any error of transformers about a model's file."""
     try:
         yield
     except Exception as error:

@@ -236,8 +236,7 @@ _START = [os.getcwd()]
 
 
 def whole_path(path: str | os.PathLike[str]) -> str:
-    """Returns the absolute path of what a user wrote, and remembers the folder in which it was written: an environment
-    may change the process's folder later."""
+    """Returns a user's path absolute, and remembers its starting folder, from which an environment may move."""
     _START[0] = os.getcwd()
     return os.path.abspath(path)
 

@@ -27,7 +27,7 @@ STOPS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process, beside Ctrl-C: from a launcher, a scheduler, or a terminal that closes."""
 
 _PATIENCE = timedelta(seconds=5)
-_WIDE = 1000
+_LINES, _WIDE = 3, 1000  # shown of a message that others wrote
 _MEMORY = (
     "not enough memory{}; lower --per_device_train_batch_size, --max_completion_length or --tokens_per_forward "
     "(--batch_size of evaluate), or take a smaller --model"
@@ -155,8 +155,7 @@ def reported(name: str, quietly: bool = True, resumes: str | None = RESUMES) -> 
 
 
 def _check_locale() -> None:
-    """Raises `UserError` if a path is unreadable in this locale. Makes output replace letters that the locale can't
-    print."""
+    """Raises `UserError` for a path that this locale can't read; output replaces letters that it can't print."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")
@@ -206,7 +205,8 @@ def _message(error: BaseException, status: int, resumes: str | None) -> str:
         lost = "another process of this run ended, or its launcher" if several else f"stopped by {error}"
         return "; ".join(filter(None, [lost, goes_on]))
     source = error.__cause__ if isinstance(error, errors.SetupError) and error.__cause__ else error
-    lines = errors.reason(error).strip().splitlines()[: getattr(error, "lines", errors.UserError.lines)]
+    most = None if source is error and isinstance(error, UserError) else _LINES
+    lines = errors.reason(error).strip().splitlines()[:most]
     text = "\n".join(line[:_WIDE] for line in lines) or type(source).__name__
     if place := errors.raised_by_a_task(source):
         text = f"code of the task raised {type(source).__name__}: {text} ({place}); {TRACEBACK} shows the calls"

@@ -91,8 +91,7 @@ class Interval:
 
 
 def task_draws(tasks: int, seed: int = 0) -> np.ndarray:
-    """Returns the weight of each task ``(1 + TASK_DRAWS, tasks)``: 1 in the first row, counts of resampling in the
-    others."""
+    """Returns each task's weight ``(1 + TASK_DRAWS, tasks)``: 1 in the first row, in others counts of resampling."""
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(tasks, np.full(tasks, 1 / max(tasks, 1)), size=TASK_DRAWS)
     return np.concatenate([np.ones((1, tasks)), drawn])
@@ -206,8 +205,7 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
-    """Reorders numbers of rows so that those of each kind (``kinds[row]``) are spread evenly over the whole. Rows of
-    one kind keep their order."""
+    """Spreads the rows of each kind (``kinds[row]``) evenly over the whole; those of one kind keep their order."""
     counts, seen, places = Counter(kinds[row] for row in order), Counter[Hashable](), {}
     for row in order:
         places[row] = (seen[kinds[row]] + 0.5) / counts[kinds[row]]

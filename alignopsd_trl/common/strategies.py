@@ -89,8 +89,7 @@ def keep_output_precision(accelerator: Accelerator) -> None:
 
 
 def whole_state_dict(accelerator: Accelerator) -> contextlib.AbstractContextManager[None]:
-    """Saves whole models while the context is open, also if checkpoints are sharded. Under SHARDED_STATE_DICT
-    transformers would write no model at all."""
+    """Saves whole models while the context is open. Under SHARDED_STATE_DICT transformers would write none at all."""
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None:
         return contextlib.nullcontext()
@@ -180,8 +179,7 @@ def gradient_norm(accelerator: Accelerator, model: Any) -> float | None:
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         norm = model.get_global_grad_norm()
         return None if norm is None else float(norm)
-    gradients = [one.grad for one in model.parameters() if one.grad is not None]
-    local = [one.to_local() if hasattr(one, "to_local") else one for one in gradients]
+    local = [held(one.grad) for one in model.parameters() if one.grad is not None]
     return float(torch.nn.utils.get_total_norm(local))
 
 

@@ -91,8 +91,7 @@ class RecipeArguments:
 
 
 class Parsed(NamedTuple):
-    """A recipe's arguments, the names of those that flags and the file give, and which of these differ from the
-    preset."""
+    """A recipe's arguments, the names of those that flags and file give, and those that differ from the preset."""
 
     recipe: RecipeArguments
     args: AlignOPSDConfig
@@ -246,10 +245,9 @@ class Parser(TrlParser):
         return {flag if flag in HINTS else flag.removeprefix("no_") for flag in flags} & set(HINTS) | set(self._file)
 
 
-ADAPTER = (
-    *("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters"),
-    *("lora_modules_to_save", "use_rslora", "use_dora"),
-)
+ADAPTER = {f"lora_{name}": name for name in ("r", "target_modules", "target_parameters", "modules_to_save")}
+ADAPTER |= {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora", "use_dora")}
+"""Settings of an adapter -> their names in its own file."""
 
 
 def _refuse_misleading(given: set[str], recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> None:

@@ -18,14 +18,15 @@ from alignopsd_trl.checks.loading import beyond_positions, positions_of
 from alignopsd_trl.checks.tasks import TRIED, refuse_stream, trained_on
 from alignopsd_trl.checks.unread import unread
 from alignopsd_trl.common.files import check_folder, plain, whole_json
-from alignopsd_trl.common.models import ADAPTER, base_of, resolve_model
+from alignopsd_trl.common.models import ADAPTER as ADAPTER_FILE
+from alignopsd_trl.common.models import base_of, resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import UNMADE, Suite
 from alignopsd_trl.environments.loading import load, sketched
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.launch import memory
-from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
+from alignopsd_trl.launch.arguments import ADAPTER, RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
@@ -35,10 +36,6 @@ from alignopsd_trl.runs.provenance import configuration_of, weights_checksum
 from alignopsd_trl.runs.state import PREFIX, RunFolderError
 from alignopsd_trl.scoring.prefix_cache import SHARE
 from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
-
-OF_AN_ADAPTER = {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora", "use_dora")}
-OF_AN_ADAPTER |= {"lora_r": "r", **{f"lora_{name}": name for name in ("target_modules", "modules_to_save")}}
-"""Settings of a recipe -> their names in an adapter's own file."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +107,8 @@ class Job:
         Raises `ValueError` for settings that such an adapter was not made with."""
         if base_of(self.policy) is None:
             return get_peft_config(self.model)
-        own, usual = whole_json(Path(resolve_model(self.policy)) / ADAPTER) or {}, ModelConfig()
-        for name, key in OF_AN_ADAPTER.items():
+        own, usual = whole_json(Path(resolve_model(self.policy)) / ADAPTER_FILE) or {}, ModelConfig()
+        for name, key in ADAPTER.items():
             given, there = getattr(self.model, name), own.get(key)
             same = given == there if not isinstance(given, list) else set(given) == {*(there or ())}
             if given not in (getattr(usual, name), "all-linear") and not same:
@@ -149,8 +146,7 @@ class Job:
         )
 
     def check(self, groups: int | None = None) -> None:
-        """Runs the checks of `alignopsd_trl.checks`, as the trainer does, for so many tasks in one round; by default
-        for those of this launch."""
+        """Runs `alignopsd_trl.checks`, as the trainer does, for so many tasks in a round, by default this launch's."""
         args, recipe, method = self.args, self.recipe, get_method(self.args.method)(self.args)
         model, output = Path(resolve_model(self.policy)).resolve(), Path(args.output_dir).resolve()
         if model == output or (model.parent == output and model.name.startswith(PREFIX)):
@@ -197,8 +193,7 @@ class Job:
         }
 
     def part_facts(self) -> dict[str, str]:
-        """Returns a plan's lines about skill bank, encoder and output folder. Raises `RunFolderError` if the folder
-        holds a run that this one can't continue."""
+        """Returns a plan's lines about skill bank, encoder and output folder. Raises `RunFolderError` as a run does."""
         args, found = self.args, {}
         if told := beyond_positions(positions_of(self.policy), args):
             found["NOTE on lengths"] = told
@@ -222,8 +217,7 @@ class Job:
 
 
 def plan(job: Job, whole: bool = False) -> str:
-    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts; the ``whole`` plan
-    also has every setting."""
+    """Checks a run, then reports unusual settings (``whole``: all), a round's rows and tokens, memory, parts."""
     recipe, args, suite = job.recipe, job.args, job.suite
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=False)

@@ -93,8 +93,7 @@ class KeepBest(TrainerCallback):
         return ""
 
     def _look(self, update: int) -> None:
-        """Plays the held-out tasks and keeps the weights if they did as well as the best. Raises `RunStopped` if
-        neither success nor score is known."""
+        """Plays the held-out tasks, keeps the best weights. Raises `RunStopped` if success and score are unknown."""
         temperature = self._trainer.args.eval_temperature
         metrics = self._trainer.panels.metrics(self._rows, "held out", self._skills, temperature, True)
         if BEST not in metrics:

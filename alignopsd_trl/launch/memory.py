@@ -35,8 +35,7 @@ def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
 
 @cache
 def config_of(name: str, trust_remote_code: bool = False) -> Any:
-    """Returns the configuration of a model of the table, or of a folder, of an adapter that of its base; raises as
-    `backbone`."""
+    """Returns the configuration of a model of the table or a folder, of an adapter's base; raises as `backbone`."""
     name = base_of(name) or name
     if name in _PUBLISHED:
         return published(_PUBLISHED[name])
@@ -88,8 +87,7 @@ def shape_of(name: str, config: Any, trust_remote_code: bool = False) -> Backbon
 
 
 def _cache(layer: Any, kind: str | None) -> tuple[int, int]:
-    """Returns a layer's key and value channels for a token, and the tokens that it keeps, 0 for all. Latent attention
-    keeps what vLLM keeps of it."""
+    """Returns a layer's key and value channels a token (of latent attention vLLM's), and the tokens kept, 0 for all."""
     if kind not in KEPT:
         return 0, 0
     if rank := getattr(layer, "kv_lora_rank", None):
@@ -209,8 +207,7 @@ class Estimate:
 
     @property
     def peak(self) -> float:
-        """Returns the peak of one GPU beside its sampler: the constant parts, and the larger of a round's scoring and
-        its update."""
+        """Returns one GPU's peak beside its sampler: the constant parts, and the larger of scoring and update."""
         update = self.training["gradients"] + self.training["activations"]
         return sum(self.training.values()) - min(update, self.training["scoring"])
 

@@ -74,8 +74,7 @@ FILES = (
 
 
 def found(run: Path, *overwritten: str) -> list[Path]:
-    """Returns the files in a folder that ``overwrite_output_dir`` treats so; the one that says whose folder it is comes
-    last."""
+    """Returns the files that ``overwrite_output_dir`` treats so; the one that says whose the folder is comes last."""
     patterns = [pattern for one in reversed(FILES) if one.overwritten in overwritten for pattern in one.patterns]
     return [one for pattern in patterns for one in sorted(run.glob(pattern))]
 

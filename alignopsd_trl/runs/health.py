@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from alignopsd_trl.common.errors import RunEnded
+from alignopsd_trl.common.strategies import held
 from alignopsd_trl.turns import Trajectory
 
 ROUNDS = 3  # rounds behind the share of failed episodes
@@ -106,7 +106,5 @@ class Decay:
 @torch.no_grad()
 def weights_are_finite(model: torch.nn.Module) -> bool:
     """Returns whether this process's part of the weights is finite; synchronises with the device once."""
-    parts = (getattr(parameter, "ds_tensor", parameter) for parameter in model.parameters())
-    whole = (values.to_local() if isinstance(values, DTensor) else values for values in parts)
-    given = [values for values in whole if values.is_floating_point() and values.numel()]
-    return bool(get_total_norm(given, norm_type=math.inf).isfinite())
+    parts = [part for part in map(held, model.parameters()) if part.is_floating_point() and part.numel()]
+    return bool(get_total_norm(parts, norm_type=math.inf).isfinite())

@@ -49,8 +49,7 @@ def machine() -> dict[str, str | int]:
 
 
 def model_name(model: Any) -> str:
-    """Returns the source of a model: a hub id, a path, or the name of a shipped policy; for a model that was made in
-    Python, that fact and its class."""
+    """Returns a model's source: a hub id, a path, a shipped policy's name, or the class of one made in Python."""
     from alignopsd_trl.common.models import SHIPPED_MODELS
 
     given = str(getattr(model.config, "_name_or_path", "") or "")

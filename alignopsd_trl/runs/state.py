@@ -42,8 +42,7 @@ def read_run(path: Path) -> dict[str, Any] | None:
 
 
 def has_ended(path: Path, run: dict[str, Any] | None) -> bool:
-    """Returns whether the run of a folder, by its ``run.json`` (`read_run`), made all its updates, with or without a
-    recipe's results."""
+    """Returns whether a folder's run, by its ``run.json`` (`read_run`), made all its updates, also without results."""
     return (path / RESULTS_FILE).is_file() or (run is not None and ENDED in run["sessions"][-1])
 
 

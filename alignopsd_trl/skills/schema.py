@@ -21,8 +21,6 @@ _TAG = re.compile(r"</?\s*[a-zA-Z][^<>]*>")
 class SkillBankError(UserError):
     """Raised for a bank that breaks its schema. The message names file, record, field and remedy."""
 
-    lines = None  # to fix a bank's file in one pass
-
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
