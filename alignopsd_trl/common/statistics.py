@@ -41,13 +41,12 @@ class Mean:
     half: float
     count: int
 
-    def __str__(self) -> str:
-        return format(self)
-
-    def __format__(self, form: str) -> str:
+    def __format__(self, form: str = "") -> str:
         """Formats the value with ``form``, and ``half`` with ``form`` without its sign."""
         form = form or ".1f"
         return f"{self.value:{form}}" + ("" if math.isnan(self.half) else f" ± {self.half:{form.lstrip('+')}}")
+
+    __str__ = __format__
 
 
 def mean(values: Sequence[float]) -> Mean:
@@ -79,15 +78,14 @@ class Interval:
     low: float = np.nan
     high: float = np.nan
 
-    def __str__(self) -> str:
-        return format(self)
-
-    def __format__(self, form: str) -> str:
+    def __format__(self, form: str = "") -> str:
         form = form or ".2f"
         if np.isnan(self.value):
             return "-"
         ends = "-" if np.isnan(self.low) else f"{self.low:{form}}, {self.high:{form}}"
         return f"{self.value:{form}} [{ends}]"
+
+    __str__ = __format__
 
 
 def task_draws(tasks: int, seed: int = 0) -> np.ndarray:

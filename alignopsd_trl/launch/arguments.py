@@ -116,7 +116,7 @@ def parsed(name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] 
         own (`dict`, *optional*): the caller's preset, in place of the one of ``name``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = Parser(KINDS)
+    parser = Parser()
     parser.refuse_unknown(argv)
     usual = vars(parser.look([]))
     parser.take_file(argv)
@@ -188,8 +188,8 @@ _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true 
 class Parser(TrlParser):
     """TRL's parser; its errors are one line with argument, value and file, without the usage."""
 
-    def __init__(self, dataclass_types: Sequence[Any]):
-        super().__init__(dataclass_types, allow_abbrev=False)
+    def __init__(self) -> None:
+        super().__init__(KINDS, allow_abbrev=False)
         self.add_argument("--config", default=None, help="YAML file of arguments, over the preset and under flags.")
         self._file: dict[str, Any] = {}
 
@@ -276,7 +276,7 @@ def _refuse_misleading(given: set[str], recipe: RecipeArguments, args: AlignOPSD
 
 
 def everything() -> str:
-    parser = Parser(KINDS)
+    parser = Parser()
     parser.usage = "alignopsd train RECIPE [--FLAG VALUE ...]"
     parser.description = f"--method is one of {', '.join(method_names())}"
     return parser.format_help()
