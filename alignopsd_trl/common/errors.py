@@ -43,17 +43,10 @@ class SetupError(UserError):
 
 
 class RunEnded(RuntimeError):
-    """Raised when a run can't go on.
-
-    Args:
-        damaged: name of a checkpoint that the error found to be damaged.
-
-    Attributes:
-        resumable: whether the same command goes on where the run was.
-    """
+    """Raised when a run can't go on. ``damaged`` is the name of a checkpoint that turned out to be damaged."""
 
     status: ClassVar[int] = STOPPED
-    resumable: ClassVar[bool] = True
+    resumable: ClassVar[bool] = True  # by the same command
 
     def __init__(self, message: str = "", damaged: str = ""):
         super().__init__(message)

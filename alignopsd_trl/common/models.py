@@ -124,16 +124,9 @@ def end_ids(model: PreTrainedModel, own: int) -> list[int]:
 def load_tokenizer(
     path: str, model: PreTrainedModel, kwargs: Mapping[str, Any] = MappingProxyType({}), **options: Any
 ) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a folder or hub id. Without a padding token it pads with its end token, as in TRL.
-
-    Args:
-        model: the policy that gets the tokens.
-        kwargs: passed to the chat template; options of loading go to transformers.
-
-    Raises:
-        ValueError: if it can't be read, has no chat template or end token, if its template fails, or if it has a token
-            that the model does not embed.
-    """
+    """Loads the tokenizer of a folder or hub id for a policy, by options of transformers. Without a padding token it
+    pads with its end token, as in TRL; ``kwargs`` are the chat template's. Raises `ValueError` if it can't be read, has
+    no chat template or end token, if its template fails, or if it has a token that the model does not embed."""
     from transformers import AutoTokenizer
 
     with unreadable(path, "tokenizer"):

@@ -43,14 +43,8 @@ def near(word: str, known: Sequence[str]) -> str:
 
 
 def settle(options: Any, rules: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Checks every field of a dataclass by its type, and stores the value that `as_type` makes of it.
-
-    Args:
-        rules: types that stand for those of the class, with limits and choices.
-
-    Raises:
-        ValueError: names the field, its value and what is allowed.
-    """
+    """Checks every field of a dataclass by its type, or by that in ``rules``, and stores the value that `as_type` makes
+    of it. Raises `ValueError` with the field, its value and what is allowed."""
     usual = {one.name: one.default for one in fields(options)}
     for name, hint in hints_of(type(options), rules).items():
         value = getattr(options, name)
@@ -91,17 +85,9 @@ def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
 
 
 def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -> Any:
-    """Makes an instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
-
-    Values are converted and checked by `as_type`.
-
-    Args:
-        kind: a dataclass whose fields all have defaults.
-        owner: the owner of the options, such as ``"method 'rlsd'"``, for the message.
-
-    Raises:
-        ValueError: for an unknown option, with the known ones; for a value of another type or against its rule.
-    """
+    """Makes an instance of ``kind``, a dataclass whose fields all have defaults, from a mapping such as
+    `AlignOPSDConfig.method_options`, whose values `as_type` converts. Raises `ValueError` as that does, and for an
+    option that is unknown to the ``owner``, such as ``"method 'rlsd'"``."""
     given, known = given or {}, [one.name for one in fields(kind)]
     if unknown := sorted(set(given) - set(known)):
         options = f"known options: {', '.join(known)}" if known else "it has no options"
@@ -120,14 +106,8 @@ def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
     """Converts a value to the type of its field and checks its limits.
 
     A whole number may stand for a float, a float without fraction for a whole number, and text for either: YAML reads
-    5e-2, which has no point, as text. JSON may stand for a mapping, and a number of NumPy or PyTorch for Python's.
-
-    Args:
-        hint: the field's type, `Annotated` or not.
-        name, owner: the field and, where it helps, its owner, for the message.
-
-    Raises:
-        ValueError: if the value can't be converted or is not allowed.
+    5e-2, which has no point, as text. JSON may stand for a mapping, and a number of NumPy or PyTorch for Python's. Any
+    other value raises `ValueError`, with the name of the field and, where it helps, its owner.
     """
     parts = [*_parts(hint)]
     shown = _SHORT.repr(value).replace("\n", " ")[:200]

@@ -40,12 +40,8 @@ from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name.
-
-    Args:
-        given: names of the settings that the user gave, by flag or file.
-        changed: those of them that differ from the preset.
-    """
+    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name. ``given`` are the names
+    of the settings of flags and file, ``changed`` those that differ from the preset."""
 
     recipe: RecipeArguments
     args: AlignOPSDConfig

@@ -147,7 +147,7 @@ def script_of(name: str) -> str:
 def preset(
     name: str, kind: str = "paper", method: str = "align_opsd", method_options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the defaults of a recipe.
+    """Returns the defaults of a recipe. Raises `ValueError` for an unknown name or kind, with the known ones.
 
     Args:
         name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, another shipped recipe, or a
@@ -155,9 +155,6 @@ def preset(
         kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
         method, method_options: method to train. The default of ``opsd`` has no KL to the initial policy, except in
             the form of the published figures.
-
-    Raises:
-        ValueError: for an unknown name or kind; lists the known ones.
     """
     if name in _TINY:
         return own_preset({**LAPTOP, "environment": name, **_TINY[name]}, name, kind)

@@ -44,11 +44,7 @@ from alignopsd_trl.training.console import columns
 
 def run(job: Job, machine: str = "") -> dict[str, Any]:
     """Evaluates, trains, evaluates again; leaves results, checkpoint, card and trajectories in the output folder.
-
-    Raises:
-        PushFailed: if the finished run could not be pushed; everything is in its folder.
-        RunFolderError: if the folder is in use, or holds a run that this one does not continue.
-    """
+    Raises `RunFolderError` for another's folder, and `PushFailed` for a finished run that could not be pushed."""
     args = job.args
     disable_progress_bar()  # bars of files; a run shows its own lines
     with setup():
@@ -140,11 +136,8 @@ def opening_facts(job: Job) -> dict[str, str]:
 
 
 class Evaluations(TrainerCallback):
-    """Plays the panel before the first update, and again at the end.
-
-    Each evaluation is a file of its own, which names its run and its update. A resumed run keeps the evaluations that
-    it has and plays those that are missing.
-    """
+    """Plays the panel before the first update, and again at the end. Each evaluation is a file, which names its run and
+    its update: a resumed run keeps those that it has, and plays those that are missing."""
 
     def __init__(self, panel: TaskPanel, folder: RunFolder, trainer: AlignOPSDTrainer, skills: bool, first: bool):
         self.panel, self.folder, self.trainer, self.skills, self.first = panel, folder, trainer, skills, first

@@ -56,11 +56,7 @@ def _reason(trajectory: Trajectory) -> str:
 
 
 class FailedShare:
-    """The share of failed episodes over the last rounds.
-
-    Attributes:
-        recent: ``[failed, episodes]`` of up to `ROUNDS` rounds; saved with checkpoints.
-    """
+    """The share of failed episodes; ``recent`` has ``[failed, episodes]`` of up to `ROUNDS` rounds, for checkpoints."""
 
     def __init__(self, limit: float):
         self.limit = limit
@@ -81,11 +77,8 @@ class FailedShare:
 
 
 class Decay:
-    """Reports once that a number gets worse: its mean over the last rounds falls below a floor.
-
-    Args:
-        floor: maps the mean of the first rounds to the least mean that is no decay.
-    """
+    """Reports once that a number gets worse: its mean over the last rounds falls below a floor, which maps the mean of
+    the first rounds to the least mean that is no decay."""
 
     def __init__(self, name: str, floor: Callable[[float], float], digits: int = 2) -> None:
         self._name, self._floor, self._digits = name, floor, digits

@@ -60,11 +60,7 @@ def note(files: Iterable[Path], command: str) -> None:
 
 @contextmanager
 def owned(command: str, *files: Path) -> Generator[None]:
-    """Lets the body write files, unless others are in their places.
-
-    Raises:
-        NotOurs: before the body, for a file that the command did not write as it is.
-    """
+    """Lets the body write files; raises `NotOurs`, before it, where a command did not write what is there."""
     refuse(files, command)
     begin(files, command)
     try:

@@ -47,11 +47,8 @@ def has_ended(path: Path, run: dict[str, Any] | None) -> bool:
 
 
 def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
-    """Returns the message about a folder whose run broke off, or an empty text for any other folder.
-
-    Args:
-        ours: this process holds the folder's lock, to resume the run.
-    """
+    """Returns the message about a folder whose run broke off, or an empty text for any other folder. With ``ours`` this
+    process holds the folder's lock, to resume the run."""
     path = Path(folder)
     run = read_run(path)
     if run is None or has_ended(path, run) or RELEASED in run["sessions"][-1] or (not ours and _in_use(path)):
@@ -63,11 +60,8 @@ def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
 
 
 def lock(path: Path) -> BaseFileLock:
-    """Locks a folder for this process. The lock is the operating system's: a killed run leaves none.
-
-    Raises:
-        RunFolderError: if another run holds it, or the folder is not writable.
-    """
+    """Locks a folder for this process. The lock is the operating system's: a killed run leaves none. Raises
+    `RunFolderError` if another run holds it, or the folder is not writable."""
     held = FileLock(path / LOCK_FILE, blocking=False, thread_local=False)
     try:
         path.mkdir(parents=True, exist_ok=True)
