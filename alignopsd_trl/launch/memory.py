@@ -120,21 +120,13 @@ def _empty(config: Any, trust_remote_code: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model's weights are there.
+    """How a model's weights are there."""
 
-    Attributes:
-        weight_bytes: of a parameter in the trainer, on average.
-        trained_share: adapter's parameters per parameter of the model; 1 without an adapter.
-        trained_bytes: of a trained parameter, its gradient and each of Adam's moments.
-        served_bytes: of a parameter in a colocated vLLM, on average, with the adapter.
-        number_bytes: of a weight that is not quantised, and of the hidden states between layers.
-    """
-
-    weight_bytes: float = 4
-    trained_share: float = 1.0
-    trained_bytes: float = 4
-    served_bytes: float = SERVED_BYTES
-    number_bytes: int = 4
+    weight_bytes: float = 4  # of a parameter in the trainer, on average
+    trained_share: float = 1.0  # the adapter's parameters per parameter of the model; 1 without an adapter
+    trained_bytes: float = 4  # of a trained parameter, its gradient and each of Adam's moments
+    served_bytes: float = SERVED_BYTES  # of a parameter in a colocated vLLM, on average, with the adapter
+    number_bytes: int = 4  # of a weight that is not quantised, and of the hidden states between layers
 
 
 def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Launch) -> Loading:
@@ -192,18 +184,12 @@ def encoder_bytes(name: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The memory of a run in GiB, by part.
+    """The memory of a run in GiB, by part."""
 
-    Args:
-        training: parts of the training process, on one GPU.
-        host: memory of one node while it loads the weights.
-        kept: disk space of all retained checkpoints and the final model.
-    """
-
-    training: dict[str, float]
-    host: float
-    checkpoint: float
-    kept: float
+    training: dict[str, float]  # parts of the training process, on one GPU
+    host: float  # memory of one node while it loads the weights
+    checkpoint: float  # disk space of one
+    kept: float  # disk space of all retained checkpoints and the final model
 
     @property
     def peak(self) -> float:
@@ -297,22 +283,14 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 @dataclass(frozen=True)
 class Sampler:
-    """The share of a GPU that a colocated vLLM takes, in GiB.
+    """The share of a GPU that a colocated vLLM takes, in GiB."""
 
-    Args:
-        share: ``vllm_gpu_memory_utilization`` of the GPU; the sum of the next three.
-        weights: weights with an adapter's, divided by the tensor parallel size.
-        buffers: activations of one step and the logits of all responses sampled at once.
-        cache: remainder for keys and values; negative if the share is too small.
-        sequences: number of full-length responses that the cache holds.
-    """
-
-    share: float
-    weights: float
-    buffers: float
-    cache: float
-    sequences: int
-    most: int
+    share: float  # ``vllm_gpu_memory_utilization`` of the GPU; the sum of the next three
+    weights: float  # with an adapter's, divided by the tensor parallel size
+    buffers: float  # activations of one step and the logits of all responses sampled at once
+    cache: float  # remainder for keys and values; negative if the share is too small
+    sequences: int  # number of full-length responses that the cache holds
+    most: int  # number of responses that vLLM samples at once
 
 
 def sampler(

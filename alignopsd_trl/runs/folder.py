@@ -33,19 +33,13 @@ TRAIN = "train"
 
 @dataclass
 class RunFolder:
-    """An output folder that this run has claimed.
-
-    Args:
-        id: id of the run; the same after a resume, in every record and in every result.
-        sessions: number of starts of the run.
-        writes: whether this process writes (rank 0 does).
-    """
+    """An output folder that this run has claimed."""
 
     path: Path
-    id: str
+    id: str  # of the run; the same after a resume, in every record and in every result
     resume: str | None = None
-    sessions: int = 1
-    writes: bool = True
+    sessions: int = 1  # number of starts of the run
+    writes: bool = True  # whether this process writes (rank 0 does)
     unlock: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @classmethod
