@@ -140,11 +140,8 @@ def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
 
 def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
     """Returns sum(top) / sum(bottom) over clusters with its 95 % interval, ``[value, low, high]``; `None` if
-    sum(bottom) is 0. Low and high are NaN with fewer than `LEAST_CLUSTERS` clusters.
-
-    Args:
-        top, bottom: one number per cluster each, such as the counts of differing and of compared turns.
-    """
+    sum(bottom) is 0. Low and high are NaN with fewer than `LEAST_CLUSTERS` clusters. ``top`` and ``bottom`` have one
+    number per cluster each, such as the counts of differing and of compared turns."""
     above, below = np.asarray(top, float), np.asarray(bottom, float)
     if not below.sum():
         return None

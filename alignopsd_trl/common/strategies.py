@@ -99,9 +99,7 @@ def whole_state_dict(accelerator: Accelerator) -> contextlib.AbstractContextMana
 @contextlib.contextmanager
 def unsynchronised(accelerator: Accelerator, model: Any) -> Generator[None]:
     """Turns off gradient exchange and DeepSpeed's optimiser step, for all but the last backward pass of a micro-batch.
-
-    FSDP2 exchanges gradients in each pass all the same, since every GPU would else keep the whole gradient.
-    """
+    FSDP2 exchanges gradients in each pass all the same, since every GPU would else keep the whole gradient."""
     before, accelerator.sync_gradients = accelerator.sync_gradients, False
     sharded = accelerator.distributed_type == DistributedType.FSDP
     try:

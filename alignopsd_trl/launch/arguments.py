@@ -108,13 +108,8 @@ def parse(
 
 
 def parsed(name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] | None = None) -> Parsed:
-    """Parses preset, then YAML (``--config``), then flags; each overrides the one before.
-
-    Args:
-        name (`str`): name of the recipe, such as ``webshop_7b``, or of a module with a mapping ``PRESET``.
-        argv (`list[str]`, *optional*): command line; the process's own by default.
-        own (`dict`, *optional*): the caller's preset, in place of the one of ``name``.
-    """
+    """Parses the preset (the caller's ``own``, else that of the recipe or module ``name``), then YAML (``--config``),
+    then flags, by default the process's own; each overrides the one before."""
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = Parser()
     parser.refuse_unknown(argv)

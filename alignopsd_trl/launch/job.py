@@ -80,8 +80,7 @@ class Job:
     @property
     def policy(self) -> str:
         """Returns the policy's id or path, which every preset names."""
-        assert self.model.model_name_or_path is not None, "presets are checked for model_name_or_path"
-        return self.model.model_name_or_path
+        return str(self.model.model_name_or_path)
 
     @property
     def loading(self) -> dict[str, Any]:

@@ -39,16 +39,10 @@ class Looked:
 
 
 class KeepBest(TrainerCallback):
-    """Plays held-out tasks before the first update and after each round. Training ends with the weights that won most
-    of them, or whose mean score is the highest where success is unknown; later ones where some did as well. The first
-    ones are replaced only by some that are better by over one standard error: the best of several means is often the
-    luckiest.
-
-    Args:
-        trainer: the run's; its trained weights must be whole on each process.
-        rows: dataset rows that are not trained on.
-        skills: whether the policy's prompt has the skill.
-    """
+    """Plays held-out tasks, the ``rows``, before the first update and after each round, with ``skills`` in the policy's
+    prompt or not. Training ends with the weights that won most of them, or whose mean score is the highest where
+    success is unknown; later ones where some did as well. The first ones are replaced only by some that are better by
+    over one standard error: the best of several means is often the luckiest."""
 
     def __init__(self, trainer: Any, rows: Sequence[Mapping[str, Any]], skills: bool = False):
         self._trainer, self._rows, self._skills = trainer, rows, skills

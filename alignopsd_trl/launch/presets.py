@@ -174,9 +174,8 @@ def preset(
     }
 
 
-def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
-    """Checks the user's preset, a mapping that names its environment and its model; it has no released kind. Raises
-    `ValueError` if it is no such mapping, or for another ``kind``."""
+def own_preset(content: Any, name: str, kind: str) -> dict[str, Any]:
+    """Returns a user's preset. Raises `ValueError` if it is no mapping with environment and model, or not "paper"."""
     if not isinstance(content, Mapping):
         kind_of = type(content).__name__
         raise ValueError(f"the preset of recipe {name!r} is a {kind_of}; write a mapping from argument to value")
@@ -212,17 +211,13 @@ def divisors(number: int) -> list[int]:
 
 
 def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int | None, processes: int) -> int:
-    """Returns the optimiser steps of a round, so that each has about ``rows`` turn rows.
+    """Returns the optimiser steps of a round, so that each has about ``rows`` turn rows; one step a round without
+    ``rows`` or a limit of turns.
 
     The number of turns of a round is unknown beforehand. The estimate for an episode is (2 + ``max_turns``) / 2 turns,
     which gives 12 to 17 of the launchers' mini-batches a round on all three benchmarks. TRL cuts a round into equal
     parts of whole trajectories, so the result divides a process's trajectories. Among the divisors it is the one whose
     steps are nearest to ``rows`` in size, the smaller steps if two are equally near.
-
-    Args:
-        rows: turn rows of one step; `None`: one step a round.
-        tasks, siblings, processes: as in `round_shape`.
-        max_turns: limit of an episode's turns; `None`: one step a round.
     """
     local = tasks // processes * siblings
     if rows is None or max_turns is None or local == 0:

@@ -52,16 +52,14 @@ class RunFolder:
         say: Callable[[str], None] = print,
         aside: bool = False,
     ) -> RunFolder:
-        """Locks the folder and makes it this run's.
+        """Locks the folder and makes it this run's. Raises `RunFolderError` if another process uses it, or if it holds
+        a run that this one does not continue.
 
         Args:
             configuration: flat mapping of the settings that decide what the run computes.
             resume: as ``resume_from_checkpoint``; with ``True``, a run without a whole checkpoint starts anew.
             say: called with each line for the user.
             aside: move a finished run to a folder beside this one.
-
-        Raises:
-            RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
         path, configuration, resumes = Path(path), plain(configuration), wanted(resume)
         held = state.lock(path)
