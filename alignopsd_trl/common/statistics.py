@@ -96,13 +96,8 @@ def task_draws(tasks: int, seed: int = 0) -> np.ndarray:
 
 
 def resampled(drawn: np.ndarray, tasks: int, limits: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
-    """Returns the interval of a figure that was computed on each row of `task_draws`.
-
-    Args:
-        drawn: the figure of each row; the first is the data's own.
-        tasks: number of tasks that enter the figure.
-        limits: the smallest and the largest possible value of the figure.
-    """
+    """Returns the interval of a figure of so many tasks. ``drawn`` is the figure of each row of `task_draws`, the first
+    the data's own, ``limits`` its smallest and its largest possible value."""
     others = drawn[1:][np.isfinite(drawn[1:])]
     if not np.isfinite(drawn[0]) or not len(others):
         return Interval(np.nan)
@@ -158,7 +153,8 @@ def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
 
 
 def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) -> Interval:
-    """Returns the success rate of tasks with several episodes each, with an interval that counts tasks as clusters.
+    """Returns the success rate p of tasks with several episodes each, with an interval that counts tasks as clusters.
+    ``squares`` is the mean over tasks of the squared success rate, q.
 
     It is Wilson's interval of n* = p'(1 - p') k / (q' - p'^2) episodes, between the number of tasks k and that of
     episodes: the number of episodes divided by their design effect (Kish, 1965, Survey Sampling; Korn and Graubard,
@@ -166,10 +162,6 @@ def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) 
     1/2) / (k + 1) add one task that is won half of the time, since few tasks, or only won or only lost ones, do not
     show that tasks are alike. Over 2 to 16 tasks of 4 or 8 episodes, drawn from beta distributions, 93 to 100 % of the
     intervals held the truth; Wilson's interval of all episodes did so in down to 60 %.
-
-    Args:
-        share: success rate over the episodes, p.
-        squares: the mean over tasks of the squared success rate, q.
     """
     mean, square = (tasks * share + 0.5) / (tasks + 1), (tasks * squares + 0.5) / (tasks + 1)
     alike = tasks * mean * (1 - mean) / max(square - mean**2, 1e-9)

@@ -157,7 +157,7 @@ _NOT_SHOWN = {
 }
 """Settings that do not describe the run itself, or follow from the round's shape."""
 
-KINDS = (RecipeArguments, AlignOPSDConfig, ModelConfig)
+KINDS: tuple[Any, ...] = (RecipeArguments, AlignOPSDConfig, ModelConfig)
 """The classes whose fields are a recipe's arguments."""
 
 MODEL_RULES: dict[str, Any] = {
