@@ -1,8 +1,8 @@
 """One error model for all commands. A message names the place, the value and what to do; the status says whose turn it
 is.
 
-1. What a user did: `UserError`, status 2. Until the first episode, errors of any library are of this kind (`setup`),
-   and always those that the code of a task raised.
+1. What a user did: `UserError`, status 2. Until the first episode any library's errors are of this kind (`setup`), and
+   so is whatever the code of a task raises, but in a run under way, which it ends.
 2. What ended a run: `RunEnded`, status 1, and what others raise with a remedy of their own: `EnvironmentsDown`,
    `OSError`, `ImportError`, a lack of memory, a lost process. Signals: 128 plus their number.
 3. What we did wrong: any other error, status 1; the calls go to a file that a report can hold.
@@ -106,13 +106,13 @@ def wants_memory(error: BaseException) -> bool:
     """Returns whether the error is a lack of memory, on the host or on a GPU."""
     if isinstance(error, MemoryError) or _is_of(error, "torch", "OutOfMemoryError"):
         return True
-    said = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    said = type(error) is RuntimeError and "can't allocate memory" in str(error)
     return said or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def is_loss(error: BaseException) -> bool:
     """Returns whether an error of the process group means that another process is gone. gloo has no class for it."""
-    told = isinstance(error, RuntimeError) and "gloo" in str(error)
+    told = type(error) is RuntimeError and "gloo" in str(error)
     return told or _is_of(error, "torch.distributed", "DistError")
 
 

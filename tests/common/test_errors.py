@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import pkgutil
+import re
 import sys
 from pathlib import Path
 
@@ -20,16 +20,16 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import RetrieverDown
 CAUGHT = {"SetupError", "Terminated", "RequestFailed", "NotKept", "_Fault", "_Filled"}
 """Classes that no command ends with under their own name: they are caught inside, or part of the model."""
 
-FOLDERS = ("data", "recipes", "environments", "templates")
+APART = ("data", "recipes", "environments", "templates")
+DEFINES = re.compile(r"^class \w+\(.*(Error|Exception|Ended|Stopped|Down)\):", re.MULTILINE)
 
 
 def _classes() -> list[type[BaseException]]:
     root = Path(alignopsd_trl.__file__).parent
-    for module in pkgutil.walk_packages([str(root)], "alignopsd_trl."):
-        text = root.joinpath(*module.name.split(".")[1:]).with_suffix(".py")
-        heavy = any(part in FOLDERS for part in module.name.split(".")) or module.name.endswith("__main__")
-        if not heavy and text.is_file() and "Error)" in text.read_text(encoding="utf-8"):
-            importlib.import_module(module.name)
+    for file in sorted(root.rglob("*.py")):
+        place = file.relative_to(root).with_suffix("").parts
+        if not {*place} & {*APART} and DEFINES.search(file.read_text(encoding="utf-8")):
+            importlib.import_module(".".join(("alignopsd_trl", *place)))
     found, new = set[type[BaseException]](), {Exception, BaseException}
     while new := {one for kind in new for one in kind.__subclasses__()} - found:
         found |= new
