@@ -56,17 +56,12 @@ def settle(options: Any, rules: Mapping[str, Any] = MappingProxyType({})) -> Non
 def hints_of(kind: type[Any], rules: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Returns the types of a dataclass's fields, those of ``rules`` first. Choices of transformers' fields are no free
     text, as their types say: those of an enumeration, and those in a field's metadata."""
-    written, found = _written(kind), {}
+    written, found = get_type_hints(kind, include_extras=True), {}
     for one in fields(kind):
         named, parts = one.metadata.get("choices"), [part for part, _ in _parts(written[one.name])]
         choices: Any = Literal[tuple(named)] if named else next(filter(_is_enum, parts), written[one.name])  # ty: ignore[invalid-type-form]
         found[one.name] = choices | None if named and type(None) in parts else choices
     return found | {name: hint for name, hint in rules.items() if name in found}
-
-
-@cache
-def _written(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
 
 
 def _is_enum(part: Any) -> bool:

@@ -22,20 +22,20 @@ from alignopsd_trl.runs.state import RunFolderError
 
 @dataclass(frozen=True)
 class Looked:
-    """What the held-out tasks said of some weights: the mean and the variance over tasks of a success or a score."""
+    """What the held-out tasks said of some weights: mean (``won``) and variance over tasks of a success or a score."""
 
     update: int
     measure: str
-    mean: float
+    won: float
     variance: float
 
     def beats(self, best: Looked, tasks: int) -> bool:
         if best.update:
-            return self.mean >= best.mean
-        return self.mean - best.mean > math.sqrt((self.variance + best.variance) / tasks)
+            return self.won >= best.won
+        return self.won - best.won > math.sqrt((self.variance + best.variance) / tasks)
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} %" if self.measure == "success" else f"a mean score of {self.mean:.3g}"
+        return f"{100 * self.won:.1f} %" if self.measure == "success" else f"a mean score of {self.won:.3g}"
 
 
 class KeepBest(TrainerCallback):
@@ -106,8 +106,7 @@ class KeepBest(TrainerCallback):
         self._best = now
         self._weights = {name: one.detach().to("cpu", copy=True) for name, one in self._trained().items()}
         if self._trainer.is_world_process_zero():
-            told = {"won": now.mean, "update": now.update, "measure": now.measure, "variance": now.variance}
-            told = {name: str(value) for name, value in (told | {"run": self._trainer.run_id}).items()}
+            told = {name: str(value) for name, value in (vars(now) | {"run": self._trainer.run_id}).items()}
             with replacing(self._file.parent) as partial:
                 save_file(self._weights, partial / BEST_FILE, told)
 

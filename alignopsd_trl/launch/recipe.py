@@ -87,14 +87,13 @@ def main(
             else:
                 print(HELP.format(recipe=name))
             return None
-        with setup():
-            if preset is None:
-                presets.preset(name)  # before the slow imports
         return start(name, given, preset)
 
 
 def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
     with setup():
+        if preset is None:
+            presets.preset(name)  # before the slow imports
         from alignopsd_trl.launch.arguments import parsed
         from alignopsd_trl.launch.job import Job, plan
 
