@@ -165,10 +165,8 @@ class RunFolder:
 def _foreign_lines(lines: Sequence[Any], history: Sequence[Any], update: int) -> str:
     """Returns how a log's lines up to an update differ from a checkpoint's history; empty if they don't, or if there is
     no history. An evaluation after the checkpoint has a line of its own."""
-    later = lines[len(history) :]
-    if not history or (
-        lines[: len(history)] == history and all(one["step"] == update and one not in history for one in later)
-    ):
+    known, later = lines[: len(history)], lines[len(history) :]
+    if not history or (known == history and all(one["step"] == update and one not in history for one in later)):
         return ""
     if lost := max(len(history) - len(lines), 0):
         return f"was cut short: {lost} of {len(history)} lines up to update {update} were gone"
