@@ -11,14 +11,15 @@ import sys
 from collections.abc import Sequence
 
 from alignopsd_trl.common.command import TRACEBACK
+from alignopsd_trl.common.errors import WRONG
 from alignopsd_trl.common.options import near
-from alignopsd_trl.launch.errors import WRONG, stoppable
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.launch.values import shipped_files, shipped_or
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
-    with stoppable(" ".join(["alignopsd", *given[:1]])):
+    with reported(" ".join(["alignopsd", *given[:1]]), resumes=None):
         _run(given)
 
 

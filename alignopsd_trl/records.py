@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.files import json_line, replacement
 from alignopsd_trl.turns import Trajectory, Turn
 
@@ -250,7 +251,7 @@ def read_file(file: Path, wanted: Sequence[str] | None = None) -> Any:
     return frame
 
 
-class Damaged(ValueError):
+class Damaged(UserError):
     """Raised for a file that can't be read."""
 
 

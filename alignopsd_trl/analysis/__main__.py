@@ -8,6 +8,8 @@ from pathlib import Path
 
 from alignopsd_trl import analysis
 from alignopsd_trl.common.command import CommandParser
+from alignopsd_trl.common.errors import setup
+from alignopsd_trl.common.reporting import reported
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -17,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _arguments(name, commands.add_parser(name, help=about, description=about))
     arguments = vars(parser.parse_args(argv))
     name, run, output = (arguments.pop(one) for one in ("name", "run", "output"))
-    with parser.told():
+    with reported(parser.prog, resumes=None), setup():
         finding = getattr(analysis, name)(run, **arguments)
         print(finding)
         print(*finding.save(output or Path(run[0] if isinstance(run, list) else run) / "analysis"), sep="\n")

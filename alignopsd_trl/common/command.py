@@ -1,4 +1,4 @@
-"""A parser for commands of few arguments: an error that the user can fix ends them with one line and status 2."""
+"""A parser for commands of few arguments: a wrong one ends them with one line and status 2."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -69,19 +68,3 @@ class CommandParser(argparse.ArgumentParser):
         for name, low in least.items():
             if (value := getattr(given, name, None)) is not None and not low <= value < 2**32:
                 self.error(f"--{name} {value} must be {low} or more" + ("" if value < low else ", and below 2**32"))
-
-    @contextmanager
-    def told(self) -> Generator[None]:
-        """Ends the process with the message of an error that a user can fix: files, values, missing extras."""
-        if TRACEBACK in sys.argv:
-            yield
-            return
-        try:
-            yield
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            named = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-            self.exit(2, f"{self.prog}: {named}\n")
-        except (ImportError, ValueError) as error:
-            self.exit(2, f"{self.prog}: {error}\n")

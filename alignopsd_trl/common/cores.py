@@ -15,8 +15,7 @@ KEPT = {-1: 1 << 30, -2: 64 << 20, -3: 32 << 20}  # glibc's trim threshold, top 
 
 def threads(environment: Mapping[str, str], cores: int) -> int:
     """Returns the threads of one process: OMP_NUM_THREADS, else its share of the cores. ``accelerate launch`` and
-    torchrun set OMP_NUM_THREADS to 1 by themselves; from them a 1 does not count (``--threads 1`` does).
-    """
+    torchrun set OMP_NUM_THREADS to 1 by themselves; from them a 1 does not count (``--threads 1`` does)."""
     given = environment.get("OMP_NUM_THREADS", "")
     launched = any(name in environment for name in LAUNCHERS)
     if given.isdigit() and int(given) > 0 and not (given == "1" and launched):
@@ -27,9 +26,7 @@ def threads(environment: Mapping[str, str], cores: int) -> int:
 def wait_shortly(environment: MutableMapping[str, str]) -> None:
     """Makes threads that wait for each other between two operations sleep soon. By default GNU OpenMP spins for a
     millisecond; a spinning thread keeps its core from the awaited one as soon as anything else runs on the machine.
-
-    Call it before torch is imported, which loads the library that reads the variable. The user's own value stays.
-    """
+    Call it before torch is imported, which loads the library that reads the variable. The user's own value stays."""
     if not _chosen_by_user(environment):
         environment["GOMP_SPINCOUNT"] = SPINS
 
@@ -81,8 +78,7 @@ def available_cores() -> int:
 
 
 def keep_memory() -> bool:
-    """Makes glibc keep freed memory; returns whether it accepted the settings. A user's own MALLOC_... variable
-    stays."""
+    """Makes glibc keep freed memory, but for a user's own MALLOC_... variable; returns whether it took the settings."""
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     mallopt = ctypes.CDLL(None).mallopt

@@ -30,8 +30,7 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> Path:
-    """Replaces a file in one step and returns its path. A reader sees the old content or the new, also if this process
-    is killed."""
+    """Replaces a file and returns its path. A reader sees the old or the new one, also if this process is killed."""
     try:
         with replacement(path) as partial:
             partial.write_bytes(content)
@@ -43,8 +42,7 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> Path:
 
 @contextmanager
 def replacement(path: str | os.PathLike) -> Generator[Path]:
-    """Yields the place of a new file, which nobody can foresee; at the end the file takes the place of ``path`` in one
-    step."""
+    """Yields the place of a new file, which nobody can foresee; at the end it replaces ``path`` in one step."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".partial", dir=path.parent) as folder:
@@ -63,8 +61,7 @@ def json_line(content: Mapping[str, Any]) -> str:
 
 
 def plain(content: Any) -> Any:
-    """Converts content to JSON's own types: enums by value, dataclasses by their fields, numbers that are not finite to
-    `None`, anything else to text."""
+    """Converts to JSON's types: enums by value, dataclasses by fields, NaN and infinity to `None`, the rest to text."""
     if isinstance(content, Enum):
         return plain(content.value)
     if is_dataclass(content) and not isinstance(content, type):
@@ -91,8 +88,7 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:
-    """Returns the JSON object of a file, or `None` without a file. Raises `ValueError`, with file and line, if it
-    is damaged or holds something else."""
+    """Returns the JSON object of a file, `None` without a file. Raises `ValueError`, with file and line, if damaged."""
     path = Path(path)
     return _object(_content(path), path) if os.path.lexists(path) else None
 
@@ -127,8 +123,7 @@ def _object(text: bytes, path: Path, before: int = 0) -> dict[str, Any]:
 
 @contextmanager
 def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
-    """Adds the disk and the written file to an error of a full disk; the libraries that write name neither. Raises
-    `OSError` with the number of a full disk."""
+    """Raises `OSError` with the disk and the file for any error of a full disk: libraries that write name neither."""
     try:
         yield
     except Exception as error:
@@ -184,7 +179,10 @@ def replacing(folder: str | os.PathLike) -> Generator[Path]:
             partial.chmod(0o777 & ~_hidden())
             partial.rename(folder)
         else:
-            _move_files(partial, folder)
+            for path in sorted(one for one in partial.rglob("*") if one.is_file()):
+                place = folder / path.relative_to(partial)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -195,13 +193,6 @@ def _sweep_dead(home: Path, name: str) -> None:
         process = left.name.removesuffix(".partial").rpartition(".")[0].rpartition("-")[2]
         if process.isdigit() and not psutil.pid_exists(int(process)):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _move_files(source: Path, folder: Path) -> None:
-    for path in sorted(one for one in source.rglob("*") if one.is_file()):
-        place = folder / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(place)
 
 
 def readable_as_others(folder: Path) -> None:

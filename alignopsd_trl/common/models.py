@@ -67,8 +67,7 @@ def base_of(name: str) -> str | None:
 
 
 def with_adapter(model: PreTrainedModel, name: str, trains: bool = False) -> PeftModel:
-    """Puts the adapter of a folder on its base. Raises `ValueError` if it can't be read, is not of this base, or is no
-    adapter of layers."""
+    """Puts the adapter of a folder on its base. Raises `ValueError` if it is unreadable or of another base."""
     from peft import PeftModel
 
     folder = Path(resolve_model(name)).expanduser()
@@ -101,8 +100,7 @@ def available(name: str, adapter: str | None = None) -> Generator[None]:
 
 @contextmanager
 def unreadable(path: str | Path, file: str) -> Generator[None]:
-    """Replaces any error of transformers about a model's file by one sentence. Raises `ValueError` in place of any
-    other error."""
+    """Raises `ValueError`, with one sentence, in place of any error of transformers about a model's file."""
     try:
         yield
     except Exception as error:
@@ -126,16 +124,9 @@ def end_ids(model: PreTrainedModel, own: int) -> list[int]:
 def load_tokenizer(
     path: str, model: PreTrainedModel, kwargs: Mapping[str, Any] = MappingProxyType({}), **options: Any
 ) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a folder or hub id. Without a padding token it pads with its end token, as in TRL.
-
-    Args:
-        model: the policy that gets the tokens.
-        kwargs: passed to the chat template; options of loading go to transformers.
-
-    Raises:
-        ValueError: if it can't be read, has no chat template or end token, if its template fails, or if it has a token
-            that the model does not embed.
-    """
+    """Loads the tokenizer of a folder or hub id for a policy, by options of transformers. Without a padding token it
+    pads with its end token, as in TRL; ``kwargs`` are the chat template's. Raises `ValueError` if it can't be read, has
+    no chat template or end token, if its template fails, or if it has a token that the model does not embed."""
     from transformers import AutoTokenizer
 
     with unreadable(path, "tokenizer"):

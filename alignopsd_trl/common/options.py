@@ -43,14 +43,8 @@ def near(word: str, known: Sequence[str]) -> str:
 
 
 def settle(options: Any, rules: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Checks every field of a dataclass by its type, and stores the value that `as_type` makes of it.
-
-    Args:
-        rules: types that stand for those of the class, with limits and choices.
-
-    Raises:
-        ValueError: names the field, its value and what is allowed.
-    """
+    """Checks every field of a dataclass by its type, or by that in ``rules``, and stores the value that `as_type` makes
+    of it. Raises `ValueError` with the field, its value and what is allowed."""
     usual = {one.name: one.default for one in fields(options)}
     for name, hint in hints_of(type(options), rules).items():
         value = getattr(options, name)
@@ -62,17 +56,12 @@ def settle(options: Any, rules: Mapping[str, Any] = MappingProxyType({})) -> Non
 def hints_of(kind: type[Any], rules: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Returns the types of a dataclass's fields, those of ``rules`` first. Choices of transformers' fields are no free
     text, as their types say: those of an enumeration, and those in a field's metadata."""
-    written, found = _written(kind), {}
+    written, found = get_type_hints(kind, include_extras=True), {}
     for one in fields(kind):
         named, parts = one.metadata.get("choices"), [part for part, _ in _parts(written[one.name])]
         choices: Any = Literal[tuple(named)] if named else next(filter(_is_enum, parts), written[one.name])  # ty: ignore[invalid-type-form]
         found[one.name] = choices | None if named and type(None) in parts else choices
     return found | {name: hint for name, hint in rules.items() if name in found}
-
-
-@cache
-def _written(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
 
 
 def _is_enum(part: Any) -> bool:
@@ -91,17 +80,9 @@ def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
 
 
 def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -> Any:
-    """Makes an instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
-
-    Values are converted and checked by `as_type`.
-
-    Args:
-        kind: a dataclass whose fields all have defaults.
-        owner: the owner of the options, such as ``"method 'rlsd'"``, for the message.
-
-    Raises:
-        ValueError: for an unknown option, with the known ones; for a value of another type or against its rule.
-    """
+    """Makes an instance of ``kind``, a dataclass whose fields all have defaults, from a mapping such as
+    `AlignOPSDConfig.method_options`, whose values `as_type` converts. Raises `ValueError` as that does, and for an
+    option that is unknown to the ``owner``, such as ``"method 'rlsd'"``."""
     given, known = given or {}, [one.name for one in fields(kind)]
     if unknown := sorted(set(given) - set(known)):
         options = f"known options: {', '.join(known)}" if known else "it has no options"
@@ -120,17 +101,12 @@ def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
     """Converts a value to the type of its field and checks its limits.
 
     A whole number may stand for a float, a float without fraction for a whole number, and text for either: YAML reads
-    5e-2, which has no point, as text. JSON may stand for a mapping, and a number of NumPy or PyTorch for Python's.
-
-    Args:
-        hint: the field's type, `Annotated` or not.
-        name, owner: the field and, where it helps, its owner, for the message.
-
-    Raises:
-        ValueError: if the value can't be converted or is not allowed.
+    5e-2, which has no point, as text. JSON may stand for a mapping, and a number of NumPy or PyTorch for Python's. Any
+    other value raises `ValueError`, with the name of the field and, where it helps, its owner.
     """
     parts = [*_parts(hint)]
-    kinds, place = {get_origin(part) or part for part, _ in parts}, f"{name}={one_line(value)}{owner}"
+    shown = _SHORT.repr(value).replace("\n", " ")[:200]
+    kinds, place = {get_origin(part) or part for part, _ in parts}, f"{name}={shown}{owner}"
     if isinstance(value, str) and dict in kinds and (str in kinds or value.lstrip().startswith("{")):
         value = _from_json(value, place)
     elif isinstance(value, os.PathLike) and str in kinds and dict not in kinds:
@@ -159,13 +135,8 @@ def as_type(value: Any, hint: Any, name: str, owner: str = "") -> Any:
     return str(found) if isinstance(found, Path) else found
 
 
-_SHORT = reprlib.Repr()  # whose work is bounded, also for nested lists
+_SHORT = reprlib.Repr()  # whose work is bounded, also for nested lists, and which takes a value whose ``repr`` raises
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
-
-
-def one_line(value: Any) -> str:
-    """Returns a user's value for a message, as a line of 200 letters at most, also where its ``repr`` raises."""
-    return _SHORT.repr(value).replace("\n", " ")[:200]
 
 
 def _from_json(text: str, place: str) -> dict[str, Any]:
@@ -240,8 +211,7 @@ _START = [os.getcwd()]
 
 
 def whole_path(path: str | os.PathLike[str]) -> str:
-    """Returns the absolute path of what a user wrote, and remembers the folder in which it was written: an environment
-    may change the process's folder later."""
+    """Returns a user's path absolute, and remembers its starting folder, from which an environment may move."""
     _START[0] = os.getcwd()
     return os.path.abspath(path)
 

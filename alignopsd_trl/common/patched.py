@@ -9,8 +9,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def patched(owner: Any, **values: Any) -> Generator[None]:
-    """Sets attributes of an object or a module while the context is open. A method is replaced in this object alone;
-    properties can't be set."""
+    """Sets attributes of a module or an object, not properties, for a while; a method is replaced in this one alone."""
     before = {name: vars(owner)[name] for name in values if name in vars(owner)}
     for name, value in values.items():
         setattr(owner, name, value)

@@ -15,15 +15,9 @@ AT_ONCE = 0.1  # seconds between two states of the live line
 
 
 class Bar:
-    """A progress bar on standard error: ``with Bar(...) as progress: progress(ended, turns)``.
-
-    The estimate of the time left assumes that an episode ends at each turn with equal chance: each running
-    episode needs as many more turns as were played for each ended one.
-
-    Args:
-        most_turns: limit of an episode's turns.
-        beyond: returns a text about the time after these episodes.
-    """
+    """A progress bar on standard error: ``with Bar(...) as progress: progress(ended, turns)``. The estimate of the time
+    left assumes that an episode ends at each turn with equal chance: each running episode needs as many more turns as
+    were played for each ended one, up to ``most_turns``. ``beyond`` tells of the time after these episodes."""
 
     clock = staticmethod(time.monotonic)
 

@@ -41,13 +41,12 @@ class Mean:
     half: float
     count: int
 
-    def __str__(self) -> str:
-        return format(self)
-
-    def __format__(self, form: str) -> str:
+    def __format__(self, form: str = "") -> str:
         """Formats the value with ``form``, and ``half`` with ``form`` without its sign."""
         form = form or ".1f"
         return f"{self.value:{form}}" + ("" if math.isnan(self.half) else f" ± {self.half:{form.lstrip('+')}}")
+
+    __str__ = __format__
 
 
 def mean(values: Sequence[float]) -> Mean:
@@ -58,8 +57,7 @@ def mean(values: Sequence[float]) -> Mean:
     center = math.fsum(values) / count
     if count == 1:
         return Mean(center, math.nan, 1)
-    deviation = math.sqrt(math.fsum((value - center) ** 2 for value in values) / (count - 1))
-    return Mean(center, float(stats.t.ppf(0.975, count - 1)) * deviation / math.sqrt(count), count)
+    return Mean(center, float(stats.t.ppf(1 - TAIL, count - 1) * stats.sem(values)), count)
 
 
 def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Mean | None:
@@ -80,33 +78,26 @@ class Interval:
     low: float = np.nan
     high: float = np.nan
 
-    def __str__(self) -> str:
-        return format(self)
-
-    def __format__(self, form: str) -> str:
+    def __format__(self, form: str = "") -> str:
         form = form or ".2f"
         if np.isnan(self.value):
             return "-"
         ends = "-" if np.isnan(self.low) else f"{self.low:{form}}, {self.high:{form}}"
         return f"{self.value:{form}} [{ends}]"
 
+    __str__ = __format__
+
 
 def task_draws(tasks: int, seed: int = 0) -> np.ndarray:
-    """Returns the weight of each task ``(1 + TASK_DRAWS, tasks)``: 1 in the first row, counts of resampling in the
-    others."""
+    """Returns each task's weight ``(1 + TASK_DRAWS, tasks)``: 1 in the first row, in others counts of resampling."""
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(tasks, np.full(tasks, 1 / max(tasks, 1)), size=TASK_DRAWS)
     return np.concatenate([np.ones((1, tasks)), drawn])
 
 
 def resampled(drawn: np.ndarray, tasks: int, limits: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
-    """Returns the interval of a figure that was computed on each row of `task_draws`.
-
-    Args:
-        drawn: the figure of each row; the first is the data's own.
-        tasks: number of tasks that enter the figure.
-        limits: the smallest and the largest possible value of the figure.
-    """
+    """Returns the interval of a figure of so many tasks. ``drawn`` is the figure of each row of `task_draws`, the first
+    the data's own, ``limits`` its smallest and its largest possible value."""
     others = drawn[1:][np.isfinite(drawn[1:])]
     if not np.isfinite(drawn[0]) or not len(others):
         return Interval(np.nan)
@@ -144,11 +135,8 @@ def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
 
 def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
     """Returns sum(top) / sum(bottom) over clusters with its 95 % interval, ``[value, low, high]``; `None` if
-    sum(bottom) is 0. Low and high are NaN with fewer than `LEAST_CLUSTERS` clusters.
-
-    Args:
-        top, bottom: one number per cluster each, such as the counts of differing and of compared turns.
-    """
+    sum(bottom) is 0. Low and high are NaN with fewer than `LEAST_CLUSTERS` clusters. ``top`` and ``bottom`` have one
+    number per cluster each, such as the counts of differing and of compared turns."""
     above, below = np.asarray(top, float), np.asarray(bottom, float)
     if not below.sum():
         return None
@@ -165,7 +153,8 @@ def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
 
 
 def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) -> Interval:
-    """Returns the success rate of tasks with several episodes each, with an interval that counts tasks as clusters.
+    """Returns the success rate p of tasks with several episodes each, with an interval that counts tasks as clusters.
+    ``squares`` is the mean over tasks of the squared success rate, q.
 
     It is Wilson's interval of n* = p'(1 - p') k / (q' - p'^2) episodes, between the number of tasks k and that of
     episodes: the number of episodes divided by their design effect (Kish, 1965, Survey Sampling; Korn and Graubard,
@@ -173,10 +162,6 @@ def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) 
     1/2) / (k + 1) add one task that is won half of the time, since few tasks, or only won or only lost ones, do not
     show that tasks are alike. Over 2 to 16 tasks of 4 or 8 episodes, drawn from beta distributions, 93 to 100 % of the
     intervals held the truth; Wilson's interval of all episodes did so in down to 60 %.
-
-    Args:
-        share: success rate over the episodes, p.
-        squares: the mean over tasks of the squared success rate, q.
     """
     mean, square = (tasks * share + 0.5) / (tasks + 1), (tasks * squares + 0.5) / (tasks + 1)
     alike = tasks * mean * (1 - mean) / max(square - mean**2, 1e-9)
@@ -207,8 +192,7 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def spread(order: Sequence[int], kinds: Sequence[Hashable]) -> list[int]:
-    """Reorders numbers of rows so that those of each kind (``kinds[row]``) are spread evenly over the whole. Rows of
-    one kind keep their order."""
+    """Spreads the rows of each kind (``kinds[row]``) evenly over the whole; those of one kind keep their order."""
     counts, seen, places = Counter(kinds[row] for row in order), Counter[Hashable](), {}
     for row in order:
         places[row] = (seen[kinds[row]] + 0.5) / counts[kinds[row]]

@@ -89,8 +89,7 @@ def keep_output_precision(accelerator: Accelerator) -> None:
 
 
 def whole_state_dict(accelerator: Accelerator) -> contextlib.AbstractContextManager[None]:
-    """Saves whole models while the context is open, also if checkpoints are sharded. Under SHARDED_STATE_DICT
-    transformers would write no model at all."""
+    """Saves whole models while the context is open. Under SHARDED_STATE_DICT transformers would write none at all."""
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None:
         return contextlib.nullcontext()
@@ -100,9 +99,7 @@ def whole_state_dict(accelerator: Accelerator) -> contextlib.AbstractContextMana
 @contextlib.contextmanager
 def unsynchronised(accelerator: Accelerator, model: Any) -> Generator[None]:
     """Turns off gradient exchange and DeepSpeed's optimiser step, for all but the last backward pass of a micro-batch.
-
-    FSDP2 exchanges gradients in each pass all the same, since every GPU would else keep the whole gradient.
-    """
+    FSDP2 exchanges gradients in each pass all the same, since every GPU would else keep the whole gradient."""
     before, accelerator.sync_gradients = accelerator.sync_gradients, False
     sharded = accelerator.distributed_type == DistributedType.FSDP
     try:
@@ -180,8 +177,7 @@ def gradient_norm(accelerator: Accelerator, model: Any) -> float | None:
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         norm = model.get_global_grad_norm()
         return None if norm is None else float(norm)
-    gradients = [one.grad for one in model.parameters() if one.grad is not None]
-    local = [one.to_local() if hasattr(one, "to_local") else one for one in gradients]
+    local = [held(one.grad) for one in model.parameters() if one.grad is not None]
     return float(torch.nn.utils.get_total_norm(local))
 
 

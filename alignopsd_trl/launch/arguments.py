@@ -91,8 +91,7 @@ class RecipeArguments:
 
 
 class Parsed(NamedTuple):
-    """A recipe's arguments, the names of those that flags and the file give, and which of these differ from the
-    preset."""
+    """A recipe's arguments, the names of those that flags and file give, and those that differ from the preset."""
 
     recipe: RecipeArguments
     args: AlignOPSDConfig
@@ -109,15 +108,10 @@ def parse(
 
 
 def parsed(name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] | None = None) -> Parsed:
-    """Parses preset, then YAML (``--config``), then flags; each overrides the one before.
-
-    Args:
-        name (`str`): name of the recipe, such as ``webshop_7b``, or of a module with a mapping ``PRESET``.
-        argv (`list[str]`, *optional*): command line; the process's own by default.
-        own (`dict`, *optional*): the caller's preset, in place of the one of ``name``.
-    """
+    """Parses the preset (the caller's ``own``, else that of the recipe or module ``name``), then YAML (``--config``),
+    then flags, by default the process's own; each overrides the one before."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = Parser(KINDS)
+    parser = Parser()
     parser.refuse_unknown(argv)
     usual = vars(parser.look([]))
     parser.take_file(argv)
@@ -140,30 +134,30 @@ def parsed(name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] 
         raise ValueError(f"gpu_gib={asked.gpu_gib:g} is for --plan; leave it out")
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
-    parser.refuse_doubles(argv)
+    given = parser.given(argv)
+    for ours, trls in TWICE.items():
+        if {ours, trls} <= given:
+            raise ValueError(f"--{ours} and --{trls} are both given, and say the same in two ways; leave one out")
     made: Any = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
     recipe, args, model = made[:3]
     same = recipe.environment == chosen["environment"]
     recipe.environment_options = options_over(chosen.get("environment_options") if same else None, played)
     settle(model, MODEL_RULES)
-    given = parser.given(argv)
     shaped = set() if "use_peft" in given else {*chosen} & {*ADAPTER}  # a preset that forgets use_peft misleads too
     _refuse_misleading(given | shaped, recipe, args, model)
     args.use_cpu = args.use_cpu and not elsewhere
     usual, told = usual | settled(chosen, HINTS), vars(recipe) | vars(args) | vars(model)
-    other = [one for one in HINTS if one in given and getattr(asked, one) != usual[one] and not _hidden(one)]
-    return Parsed(recipe, args, model, given, {one: told[one] for one in other})
+    other = [one for one in HINTS if one in given - _NOT_SHOWN and getattr(asked, one) != usual[one]]
+    return Parsed(recipe, args, model, given, {one: told[one] for one in other if not one.endswith("_token")})
 
 
-def _hidden(setting: str) -> bool:
-    """Returns whether a setting is secret, does not describe the run itself, or follows from the round's shape."""
-    return setting.endswith("_token") or setting in (
-        *("preset", "plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir"),
-        *("run_name", "use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
-    )
+_NOT_SHOWN = {
+    *("preset", "plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir"),
+    *("run_name", "use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
+}
+"""Settings that do not describe the run itself, or follow from the round's shape."""
 
-
-KINDS = (RecipeArguments, AlignOPSDConfig, ModelConfig)
+KINDS: tuple[Any, ...] = (RecipeArguments, AlignOPSDConfig, ModelConfig)
 """The classes whose fields are a recipe's arguments."""
 
 MODEL_RULES: dict[str, Any] = {
@@ -189,8 +183,8 @@ _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true 
 class Parser(TrlParser):
     """TRL's parser; its errors are one line with argument, value and file, without the usage."""
 
-    def __init__(self, dataclass_types: Sequence[Any]):
-        super().__init__(dataclass_types, allow_abbrev=False)
+    def __init__(self) -> None:
+        super().__init__(KINDS, allow_abbrev=False)
         self.add_argument("--config", default=None, help="YAML file of arguments, over the preset and under flags.")
         self._file: dict[str, Any] = {}
 
@@ -245,15 +239,10 @@ class Parser(TrlParser):
         flags = [word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")]
         return {flag if flag in HINTS else flag.removeprefix("no_") for flag in flags} & set(HINTS) | set(self._file)
 
-    def refuse_doubles(self, argv: Sequence[str]) -> None:
-        """Raises `ValueError` if the user says the same twice, in rounds and in TRL's arguments."""
-        for ours, trls in TWICE.items():
-            if {ours, trls} <= self.given(argv):
-                raise ValueError(f"--{ours} and --{trls} are both given, and say the same in two ways; leave one out")
 
-
-ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters")
-ADAPTER += ("lora_modules_to_save", "use_rslora", "use_dora")
+ADAPTER = {f"lora_{name}": name for name in ("r", "target_modules", "target_parameters", "modules_to_save")}
+ADAPTER |= {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora", "use_dora")}
+"""Settings of an adapter -> their names in its own file."""
 
 
 def _refuse_misleading(given: set[str], recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> None:
@@ -282,7 +271,7 @@ def _refuse_misleading(given: set[str], recipe: RecipeArguments, args: AlignOPSD
 
 
 def everything() -> str:
-    parser = Parser(KINDS)
+    parser = Parser()
     parser.usage = "alignopsd train RECIPE [--FLAG VALUE ...]"
     parser.description = f"--method is one of {', '.join(method_names())}"
     return parser.format_help()

@@ -10,14 +10,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alignopsd_trl.common.command import CommandParser, place
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import check_folder
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.common.progress import Bar
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.owned import owned, refuse
@@ -83,25 +84,12 @@ def _check(given: argparse.Namespace) -> PlayOptions:
     return PlayOptions(**{name: given.sizes[name] for name in PlayOptions.names()})  # raises for invalid tags
 
 
-def _check_model(
-    model: Any, tokenizer: Any, given: argparse.Namespace, factory: Any, rows: Any, asked: PlayOptions
-) -> None:
-    """Checks that the policy can read the first prompts and answer them, as a training run does."""
-    from alignopsd_trl.checks.loading import beyond_positions
-    from alignopsd_trl.checks.tasks import check_prompts
-
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if told := beyond_positions(positions, argparse.Namespace(**given.sizes, teacher_max_completion_length=None)):
-        print(f"note: {told}", file=sys.stderr, flush=True)
-    check_prompts(factory, rows, tokenizer, asked)
-
-
 RESULTS, RECORDS = "results.json", "trajectories/evaluation.parquet"
 
 
 def command(argv: Sequence[str] | None = None) -> None:
     """Calls `main` as a command of its own: an error that the user can fix ends it with a few lines."""
-    with reported("alignopsd evaluate", quietly=True, resumes=None):
+    with reported("alignopsd evaluate", resumes=None):
         main(argv)
 
 
@@ -109,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     """Plays the panel (evaluation set), prints its table and returns the result; with ``--output`` it is also in
     ``results.json`` there, with the trajectories."""
     arguments = _arguments(argv)  # before PyTorch is imported
-    from alignopsd_trl.checks.loading import load_policy
+    from alignopsd_trl.checks.loading import beyond_positions, load_policy
+    from alignopsd_trl.checks.tasks import check_prompts
     from alignopsd_trl.common.files import write_json
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.launch.machine import usable_device
@@ -129,7 +118,10 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         panel = panel.head(arguments.limit) if arguments.limit else panel
         model, tokenizer = load_policy(arguments.model, arguments.dtype, device)
         factory = evaluable(suite.factory)
-        _check_model(model, tokenizer, arguments, factory, panel.rows, options)
+        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if told := beyond_positions(positions, argparse.Namespace(**sizes, teacher_max_completion_length=None)):
+            print(f"note: {told}", file=sys.stderr, flush=True)
+        check_prompts(factory, panel.rows, tokenizer, options)  # that the policy can read the first, as in training
         skills = None
         if arguments.skills:
             named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
@@ -138,17 +130,10 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             if strange := foreign_bank(bank, suite):
                 print(f"WRONG {strange}", file=sys.stderr, flush=True)
     print(arguments.told, file=sys.stderr, flush=True)
+    settings = {name: getattr(arguments, name) for name in (*SAMPLING, "seed", "batch_size")}
+    settings |= {name: value for name, value in sizes.items() if name != "skill_tokens"}
     with Bar(len(panel), f"{suite.name} {panel.name}", most_turns=sizes["max_turns"]) as bar:
-        result, played = evaluate(
-            model,
-            tokenizer,
-            factory,
-            panel,
-            skills=skills,
-            progress=bar,
-            **{name: getattr(arguments, name) for name in (*SAMPLING, "seed", "batch_size")},
-            **{name: value for name, value in sizes.items() if name != "skill_tokens"},
-        )
+        result, played = evaluate(model, tokenizer, factory, panel, skills=skills, progress=bar, **settings)
     print(result.table())
     if result.invalid_actions > 0.9:
         told = "an untrained policy writes so, or one with the tokenizer of another"
@@ -156,8 +141,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     if arguments.output:
         content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
         content["sampling"] = {name: getattr(arguments, name) for name in SAMPLING}
-        with owned("evaluate", arguments.output / RESULTS):
+        with owned("evaluate", arguments.output / RESULTS, arguments.output / RECORDS):
             write_json(arguments.output / RESULTS, content)
-        with owned("evaluate", arguments.output / RECORDS):
             write_records(arguments.output / RECORDS, turn_records(played, step=0), SCHEMA)
     return result

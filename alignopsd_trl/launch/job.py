@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,14 +18,15 @@ from alignopsd_trl.checks.loading import beyond_positions, positions_of
 from alignopsd_trl.checks.tasks import TRIED, refuse_stream, trained_on
 from alignopsd_trl.checks.unread import unread
 from alignopsd_trl.common.files import check_folder, plain, whole_json
-from alignopsd_trl.common.models import ADAPTER, base_of, resolve_model
+from alignopsd_trl.common.models import ADAPTER as ADAPTER_FILE
+from alignopsd_trl.common.models import base_of, resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import UNMADE, Suite
 from alignopsd_trl.environments.loading import load, sketched
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.launch import memory
-from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
+from alignopsd_trl.launch.arguments import ADAPTER, RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
@@ -36,15 +37,11 @@ from alignopsd_trl.runs.state import PREFIX, RunFolderError
 from alignopsd_trl.scoring.prefix_cache import SHARE
 from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
 
-OF_AN_ADAPTER = {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora", "use_dora")}
-OF_AN_ADAPTER |= {"lora_r": "r", **{f"lora_{name}": name for name in ("target_modules", "modules_to_save")}}
-"""Settings of a recipe -> their names in an adapter's own file."""
-
 
 @dataclass(frozen=True)
 class Job:
     """The arguments of a recipe, with the suite and the panel (evaluation set) that they name. ``given`` are the names
-    of the settings that the user gave, by flag or file."""
+    of the settings of flags and file, ``changed`` those that differ from the preset."""
 
     recipe: RecipeArguments
     args: AlignOPSDConfig
@@ -52,14 +49,15 @@ class Job:
     suite: Suite
     panel: TaskPanel
     given: Collection[str] = ()
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, given: Collection[str] = ()) -> Job:
+    def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, *given: Any) -> Job:
         """Loads the environment and at most ``panel_limit`` tasks of its panel; a plan makes the first tasks alone."""
         suite = load(recipe.environment, **environment_options(recipe.environment_options))
         suite = sketched(suite, TRIED) if recipe.plan else suite
         panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
-        return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel, given)
+        return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel, *given)
 
     @cached_property
     def tasks(self) -> Any:
@@ -82,8 +80,7 @@ class Job:
     @property
     def policy(self) -> str:
         """Returns the policy's id or path, which every preset names."""
-        assert self.model.model_name_or_path is not None, "presets are checked for model_name_or_path"
-        return self.model.model_name_or_path
+        return str(self.model.model_name_or_path)
 
     @property
     def loading(self) -> dict[str, Any]:
@@ -105,8 +102,8 @@ class Job:
         Raises `ValueError` for settings that such an adapter was not made with."""
         if base_of(self.policy) is None:
             return get_peft_config(self.model)
-        own, usual = whole_json(Path(resolve_model(self.policy)) / ADAPTER) or {}, ModelConfig()
-        for name, key in OF_AN_ADAPTER.items():
+        own, usual = whole_json(Path(resolve_model(self.policy)) / ADAPTER_FILE) or {}, ModelConfig()
+        for name, key in ADAPTER.items():
             given, there = getattr(self.model, name), own.get(key)
             same = given == there if not isinstance(given, list) else set(given) == {*(there or ())}
             if given not in (getattr(usual, name), "all-linear") and not same:
@@ -144,8 +141,7 @@ class Job:
         )
 
     def check(self, groups: int | None = None) -> None:
-        """Runs the checks of `alignopsd_trl.checks`, as the trainer does, for so many tasks in one round; by default
-        for those of this launch."""
+        """Runs `alignopsd_trl.checks`, as the trainer does, for so many tasks in a round, by default this launch's."""
         args, recipe, method = self.args, self.recipe, get_method(self.args.method)(self.args)
         model, output = Path(resolve_model(self.policy)).resolve(), Path(args.output_dir).resolve()
         if model == output or (model.parent == output and model.name.startswith(PREFIX)):
@@ -192,8 +188,7 @@ class Job:
         }
 
     def part_facts(self) -> dict[str, str]:
-        """Returns a plan's lines about skill bank, encoder and output folder. Raises `RunFolderError` if the folder
-        holds a run that this one can't continue."""
+        """Returns a plan's lines about skill bank, encoder and output folder. Raises `RunFolderError` as a run does."""
         args, found = self.args, {}
         if told := beyond_positions(positions_of(self.policy), args):
             found["NOTE on lengths"] = told
@@ -216,9 +211,8 @@ class Job:
         return found | {"output folder": f"{args.output_dir}, {'holds a run' if left.anything else 'free'}"}
 
 
-def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
-    """Checks a run, then reports unusual settings, rows and tokens of a round, memory and parts. The settings in
-    ``changed`` differ from the preset."""
+def plan(job: Job, whole: bool = False) -> str:
+    """Checks a run, then reports unusual settings (``whole``: all), a round's rows and tokens, memory, parts."""
     recipe, args, suite = job.recipe, job.args, job.suite
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=False)
@@ -243,17 +237,14 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
         names = sorted(one.name for one in fields(AlignOPSDConfig) if not one.name.endswith("_token"))
         settings = [f"  {name}: {getattr(args, name)}" for name in names]
         settings.append(f"  environment: {json.dumps(dict(suite.description), default=str)}")
-    return "\n".join([*not_as_usual(args, changed), "", *lines, "", *settings])
+    preset = {name: value for name, value in changed_settings(vars(args)).items() if name not in job.changed}
+    unusual = [_settings("not as in the preset: ", job.changed), _settings("not as by default: ", preset)]
+    return "\n".join([*unusual, "", *lines, "", *settings])
 
 
-def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]:
-    """Returns the changed settings: those of the command line, then those of the preset."""
-    preset = {name: value for name, value in changed_settings(vars(args)).items() if name not in changed}
-
-    def shown(settings: Mapping[str, Any]) -> str:
-        return ", ".join(f"{name}={getattr(one, 'value', one)}" for name, one in settings.items()) or "nothing"
-
-    return [_wrapped("not as in the preset: ", shown(changed)), _wrapped("not as by default: ", shown(preset))]
+def _settings(label: str, settings: Mapping[str, Any]) -> str:
+    shown = ", ".join(f"{name}={getattr(one, 'value', one)}" for name, one in settings.items())
+    return _wrapped(label, shown or "nothing")
 
 
 def _wrapped(label: str, text: str) -> str:

@@ -22,33 +22,27 @@ from alignopsd_trl.runs.state import RunFolderError
 
 @dataclass(frozen=True)
 class Looked:
-    """What the held-out tasks said of some weights: the mean and the variance over tasks of a success or a score."""
+    """What the held-out tasks said of some weights: mean (``won``) and variance over tasks of a success or a score."""
 
     update: int
     measure: str
-    mean: float
+    won: float
     variance: float
 
     def beats(self, best: Looked, tasks: int) -> bool:
         if best.update:
-            return self.mean >= best.mean
-        return self.mean - best.mean > math.sqrt((self.variance + best.variance) / tasks)
+            return self.won >= best.won
+        return self.won - best.won > math.sqrt((self.variance + best.variance) / tasks)
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} %" if self.measure == "success" else f"a mean score of {self.mean:.3g}"
+        return f"{100 * self.won:.1f} %" if self.measure == "success" else f"a mean score of {self.won:.3g}"
 
 
 class KeepBest(TrainerCallback):
-    """Plays held-out tasks before the first update and after each round. Training ends with the weights that won most
-    of them, or whose mean score is the highest where success is unknown; later ones where some did as well. The first
-    ones are replaced only by some that are better by over one standard error: the best of several means is often the
-    luckiest.
-
-    Args:
-        trainer: the run's; its trained weights must be whole on each process.
-        rows: dataset rows that are not trained on.
-        skills: whether the policy's prompt has the skill.
-    """
+    """Plays held-out tasks, the ``rows``, before the first update and after each round, with ``skills`` in the policy's
+    prompt or not. Training ends with the weights that won most of them, or whose mean score is the highest where
+    success is unknown; later ones where some did as well. The first ones are replaced only by some that are better by
+    over one standard error: the best of several means is often the luckiest."""
 
     def __init__(self, trainer: Any, rows: Sequence[Mapping[str, Any]], skills: bool = False):
         self._trainer, self._rows, self._skills = trainer, rows, skills
@@ -93,8 +87,7 @@ class KeepBest(TrainerCallback):
         return ""
 
     def _look(self, update: int) -> None:
-        """Plays the held-out tasks and keeps the weights if they did as well as the best. Raises `RunStopped` if
-        neither success nor score is known."""
+        """Plays the held-out tasks, keeps the best weights. Raises `RunStopped` if success and score are unknown."""
         temperature = self._trainer.args.eval_temperature
         metrics = self._trainer.panels.metrics(self._rows, "held out", self._skills, temperature, True)
         if BEST not in metrics:
@@ -113,8 +106,7 @@ class KeepBest(TrainerCallback):
         self._best = now
         self._weights = {name: one.detach().to("cpu", copy=True) for name, one in self._trained().items()}
         if self._trainer.is_world_process_zero():
-            told = {"won": now.mean, "update": now.update, "measure": now.measure, "variance": now.variance}
-            told = {name: str(value) for name, value in (told | {"run": self._trainer.run_id}).items()}
+            told = {name: str(value) for name, value in (vars(now) | {"run": self._trainer.run_id}).items()}
             with replacing(self._file.parent) as partial:
                 save_file(self._weights, partial / BEST_FILE, told)
 

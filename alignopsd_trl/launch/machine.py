@@ -19,18 +19,12 @@ STRATEGIES = ("one process", "DDP", "FSDP2", "ZeRO-2", "ZeRO-3")
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch as ``accelerate launch`` or ``torchrun`` makes it.
+    """A launch as ``accelerate launch`` or ``torchrun`` makes it."""
 
-    Args:
-        processes: number of processes of the whole run, one a GPU.
-        strategy: one of `STRATEGIES`, or the name of one that the trainer does not support.
-        loads_once: only one process of a node reads the weights and sends them to the others.
-    """
-
-    processes: int = 1
+    processes: int = 1  # of the whole run, one a GPU
     nodes: int = 1
-    strategy: str = "one process"
-    loads_once: bool = False
+    strategy: str = "one process"  # one of `STRATEGIES`, or the name of one that the trainer does not support
+    loads_once: bool = False  # one process of a node reads the weights and sends them to the others
 
     @property
     def weight_shards(self) -> int:
@@ -128,7 +122,6 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
 
 def usable_device(asked: str | None) -> str:
     """Returns the requested device; by default the GPU, or the CPU if there is none."""
-
     if asked is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -30,15 +30,12 @@ def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
     """Returns the shape of a model, from its name or its config file. Raises `OSError` if the name is neither in the
     table nor a folder with a config; `ValueError` if transformers can't make it, or its weights are quantised."""
     name = base_of(name) or name
-    if name in _PUBLISHED:
-        return _PUBLISHED[name]
-    return shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
+    return _PUBLISHED.get(name) or shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
 
 
 @cache
 def config_of(name: str, trust_remote_code: bool = False) -> Any:
-    """Returns the configuration of a model of the table, or of a folder, of an adapter that of its base; raises as
-    `backbone`."""
+    """Returns the configuration of a model of the table or a folder, of an adapter's base; raises as `backbone`."""
     name = base_of(name) or name
     if name in _PUBLISHED:
         return published(_PUBLISHED[name])
@@ -90,8 +87,7 @@ def shape_of(name: str, config: Any, trust_remote_code: bool = False) -> Backbon
 
 
 def _cache(layer: Any, kind: str | None) -> tuple[int, int]:
-    """Returns a layer's key and value channels for a token, and the tokens that it keeps, 0 for all. Latent attention
-    keeps what vLLM keeps of it."""
+    """Returns a layer's key and value channels a token (of latent attention vLLM's), and the tokens kept, 0 for all."""
     if kind not in KEPT:
         return 0, 0
     if rank := getattr(layer, "kv_lora_rank", None):
@@ -124,21 +120,13 @@ def _empty(config: Any, trust_remote_code: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model's weights are there.
+    """How a model's weights are there."""
 
-    Attributes:
-        weight_bytes: of a parameter in the trainer, on average.
-        trained_share: adapter's parameters per parameter of the model; 1 without an adapter.
-        trained_bytes: of a trained parameter, its gradient and each of Adam's moments.
-        served_bytes: of a parameter in a colocated vLLM, on average, with the adapter.
-        number_bytes: of a weight that is not quantised, and of the hidden states between layers.
-    """
-
-    weight_bytes: float = 4
-    trained_share: float = 1.0
-    trained_bytes: float = 4
-    served_bytes: float = SERVED_BYTES
-    number_bytes: int = 4
+    weight_bytes: float = 4  # of a parameter in the trainer, on average
+    trained_share: float = 1.0  # the adapter's parameters per parameter of the model; 1 without an adapter
+    trained_bytes: float = 4  # of a trained parameter, its gradient and each of Adam's moments
+    served_bytes: float = SERVED_BYTES  # of a parameter in a colocated vLLM, on average, with the adapter
+    number_bytes: int = 4  # of a weight that is not quantised, and of the hidden states between layers
 
 
 def loading(config: Any, model: ModelConfig, args: AlignOPSDConfig, launch: Launch) -> Loading:
@@ -196,23 +184,16 @@ def encoder_bytes(name: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The memory of a run in GiB, by part.
+    """The memory of a run in GiB, by part."""
 
-    Args:
-        training: parts of the training process, on one GPU.
-        host: memory of one node while it loads the weights.
-        kept: disk space of all retained checkpoints and the final model.
-    """
-
-    training: dict[str, float]
-    host: float
-    checkpoint: float
-    kept: float
+    training: dict[str, float]  # parts of the training process, on one GPU
+    host: float  # memory of one node while it loads the weights
+    checkpoint: float  # disk space of one
+    kept: float  # disk space of all retained checkpoints and the final model
 
     @property
     def peak(self) -> float:
-        """Returns the peak of one GPU beside its sampler: the constant parts, and the larger of a round's scoring and
-        its update."""
+        """Returns one GPU's peak beside its sampler: the constant parts, and the larger of scoring and update."""
         update = self.training["gradients"] + self.training["activations"]
         return sum(self.training.values()) - min(update, self.training["scoring"])
 
@@ -302,22 +283,14 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 @dataclass(frozen=True)
 class Sampler:
-    """The share of a GPU that a colocated vLLM takes, in GiB.
+    """The share of a GPU that a colocated vLLM takes, in GiB."""
 
-    Args:
-        share: ``vllm_gpu_memory_utilization`` of the GPU; the sum of the next three.
-        weights: weights with an adapter's, divided by the tensor parallel size.
-        buffers: activations of one step and the logits of all responses sampled at once.
-        cache: remainder for keys and values; negative if the share is too small.
-        sequences: number of full-length responses that the cache holds.
-    """
-
-    share: float
-    weights: float
-    buffers: float
-    cache: float
-    sequences: int
-    most: int
+    share: float  # ``vllm_gpu_memory_utilization`` of the GPU; the sum of the next three
+    weights: float  # with an adapter's, divided by the tensor parallel size
+    buffers: float  # activations of one step and the logits of all responses sampled at once
+    cache: float  # remainder for keys and values; negative if the share is too small
+    sequences: int  # number of full-length responses that the cache holds
+    most: int  # number of responses that vLLM samples at once
 
 
 def sampler(

@@ -147,7 +147,7 @@ def script_of(name: str) -> str:
 def preset(
     name: str, kind: str = "paper", method: str = "align_opsd", method_options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the defaults of a recipe.
+    """Returns the defaults of a recipe. Raises `ValueError` for an unknown name or kind, with the known ones.
 
     Args:
         name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, another shipped recipe, or a
@@ -155,9 +155,6 @@ def preset(
         kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
         method, method_options: method to train. The default of ``opsd`` has no KL to the initial policy, except in
             the form of the published figures.
-
-    Raises:
-        ValueError: for an unknown name or kind; lists the known ones.
     """
     if name in _TINY:
         return own_preset({**LAPTOP, "environment": name, **_TINY[name]}, name, kind)
@@ -177,9 +174,8 @@ def preset(
     }
 
 
-def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
-    """Checks the user's preset, a mapping that names its environment and its model; it has no released kind. Raises
-    `ValueError` if it is no such mapping, or for another ``kind``."""
+def own_preset(content: Any, name: str, kind: str) -> dict[str, Any]:
+    """Returns a user's preset. Raises `ValueError` if it is no mapping with environment and model, or not "paper"."""
     if not isinstance(content, Mapping):
         kind_of = type(content).__name__
         raise ValueError(f"the preset of recipe {name!r} is a {kind_of}; write a mapping from argument to value")
@@ -215,17 +211,13 @@ def divisors(number: int) -> list[int]:
 
 
 def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int | None, processes: int) -> int:
-    """Returns the optimiser steps of a round, so that each has about ``rows`` turn rows.
+    """Returns the optimiser steps of a round, so that each has about ``rows`` turn rows; one step a round without
+    ``rows`` or a limit of turns.
 
     The number of turns of a round is unknown beforehand. The estimate for an episode is (2 + ``max_turns``) / 2 turns,
     which gives 12 to 17 of the launchers' mini-batches a round on all three benchmarks. TRL cuts a round into equal
     parts of whole trajectories, so the result divides a process's trajectories. Among the divisors it is the one whose
     steps are nearest to ``rows`` in size, the smaller steps if two are equally near.
-
-    Args:
-        rows: turn rows of one step; `None`: one step a round.
-        tasks, siblings, processes: as in `round_shape`.
-        max_turns: limit of an episode's turns; `None`: one step a round.
     """
     local = tasks // processes * siblings
     if rows is None or max_turns is None or local == 0:

@@ -16,8 +16,9 @@ from typing import Any
 
 from alignopsd_trl.common.command import TRACEBACK
 from alignopsd_trl.common.cores import use_machine
+from alignopsd_trl.common.errors import setup
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.launch import presets
-from alignopsd_trl.launch.errors import reported, setup
 
 HELP = """\
 {recipe}: evaluates a panel, trains, evaluates it again; results, records and the model go to one folder.
@@ -86,25 +87,23 @@ def main(
             else:
                 print(HELP.format(recipe=name))
             return None
-        with setup():
-            if preset is None:
-                presets.preset(name)  # before the slow imports
         return start(name, given, preset)
 
 
 def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
     with setup():
+        if preset is None:
+            presets.preset(name)  # before the slow imports
         from alignopsd_trl.launch.arguments import parsed
         from alignopsd_trl.launch.job import Job, plan
 
-        recipe, args, model, given, changed = parsed(name, [word for word in argv if word != "--all"], preset)
-        job = Job.of(recipe, args, model, given)
+        job = Job.of(*parsed(name, [word for word in argv if word != "--all"], preset))
         if job.recipe.plan:
-            text = plan(job, changed, whole="--all" in argv)
+            text = plan(job, whole="--all" in argv)
             if int(os.environ.get("RANK", "0")) == 0:
                 print(text)
             return None
         threads = use_machine(job.recipe.threads) if job.args.device.type == "cpu" else ""
     from alignopsd_trl.launch.running import run
 
-    return run(job, changed=changed, machine=threads)
+    return run(job, machine=threads)

@@ -15,13 +15,14 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.common.options import as_mapping, path_as_given
 from alignopsd_trl.common.progress import WIDE, cut
+from alignopsd_trl.common.reporting import outlives_its_readers
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.launch.errors import outlives_its_readers, setup
 from alignopsd_trl.launch.job import SLOW_SAMPLING, Job
 from alignopsd_trl.launch.keep_best import KeepBest
 from alignopsd_trl.launch.machine import check_launch, launched
@@ -41,13 +42,9 @@ from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.console import columns
 
 
-def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -> dict[str, Any]:
+def run(job: Job, machine: str = "") -> dict[str, Any]:
     """Evaluates, trains, evaluates again; leaves results, checkpoint, card and trajectories in the output folder.
-
-    Raises:
-        PushFailed: if the finished run could not be pushed; everything is in its folder.
-        RunFolderError: if the folder is in use, or holds a run that this one does not continue.
-    """
+    Raises `RunFolderError` for another's folder, and `PushFailed` for a finished run that could not be pushed."""
     args = job.args
     disable_progress_bar()  # bars of files; a run shows its own lines
     with setup():
@@ -60,7 +57,7 @@ def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -
         config = args.to_dict()  # as the user set it: the trainer adds to it
         if folder.writes:
             said = opening_facts(job) | ({"machine": machine} if machine else {})
-            print(opening(said, changed or {}, folder), flush=True)
+            print(opening(said, job.changed, folder), flush=True)
         push, args.push_to_hub = args.push_to_hub, False  # once, after the results, not transformers' two commits
         with setup():
             trainer = _trainer(job)
@@ -73,7 +70,7 @@ def run(job: Job, changed: Mapping[str, Any] | None = None, machine: str = "") -
         trainer.train()
         evaluations.play("after")
         trainer.save_model(args.output_dir)
-        results = _results(job, folder, trainer, evaluations, config, changed or {})
+        results = _results(job, evaluations, config)
         if folder.writes:
             write_json(folder.path / RESULTS_FILE, results)
             name = args.hub_model_id or Path(args.output_dir).name
@@ -139,11 +136,8 @@ def opening_facts(job: Job) -> dict[str, str]:
 
 
 class Evaluations(TrainerCallback):
-    """Plays the panel before the first update, and again at the end.
-
-    Each evaluation is a file of its own, which names its run and its update. A resumed run keeps the evaluations that
-    it has and plays those that are missing.
-    """
+    """Plays the panel before the first update, and again at the end. Each evaluation is a file, which names its run and
+    its update: a resumed run keeps those that it has, and plays those that are missing."""
 
     def __init__(self, panel: TaskPanel, folder: RunFolder, trainer: AlignOPSDTrainer, skills: bool, first: bool):
         self.panel, self.folder, self.trainer, self.skills, self.first = panel, folder, trainer, skills, first
@@ -179,27 +173,20 @@ class Evaluations(TrainerCallback):
 
     def _kept(self, when: str, update: int) -> dict[str, Any] | None:
         """Returns the first process's saved evaluation, if it belongs to this run, this update and this panel."""
-
         content = read_json(self._path(when)) if self.folder.writes else None
         wanted = {"run": self.folder.id, "update": update, "checksum": self.panel.checksum, "skills": self.skills}
         fits = isinstance(content, dict) and all(content.get(name) == value for name, value in wanted.items())
         return broadcast_object_list([content if fits else None])[0]
 
-    def _path(self, when: str) -> Any:
+    def _path(self, when: str) -> Path:
         return self.folder.path / f"evaluation_{when}.json"
 
 
-def _results(
-    job: Job,
-    folder: RunFolder,
-    trainer: AlignOPSDTrainer,
-    evaluations: Evaluations,
-    config: Mapping[str, Any],
-    changed: Mapping[str, Any],
-) -> dict[str, Any]:
+def _results(job: Job, evaluations: Evaluations, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of ``results.json``: outcome, provenance, seconds of all sessions, log of every update."""
     before, after = evaluations.results.get("before"), evaluations.results["after"]
-    facts, name = facts_of(trainer, before, after), job.policy
+    folder, trainer, name = evaluations.folder, evaluations.trainer, job.policy
+    facts = facts_of(trainer, before, after)
     content = facts | {
         "schema": SCHEMAS[RESULTS_FILE],
         "run": folder.id,
@@ -207,7 +194,7 @@ def _results(
         "model": {"name": name, "revision": job.model.model_revision, "checksum": weights_checksum(name)},
         "environment": dict(job.suite.description),
         "recipe": vars(job.recipe),
-        "changed": dict(changed),
+        "changed": dict(job.changed),
         "config": dict(config),
         "seconds": facts["seconds"] | {"evaluation": sum(one["seconds"] for one in (before, after) if one)},
         "history": [entry for entry in trainer.state.log_history if "train_runtime" not in entry],  # of all sessions

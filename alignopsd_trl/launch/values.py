@@ -85,6 +85,5 @@ def shipped_files() -> dict[str, Path]:
 
 
 def shipped_or(path: str) -> str:
-    """Returns the path of a shipped file for its name, with or without ``.yaml``, if there is no such path; else the
-    path as it is."""
+    """Returns an existing path as it is; else the shipped file of this name, with or without ``.yaml``, if any."""
     return path if Path(path).exists() else str(shipped_files().get(path.removesuffix(".yaml"), path))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.common.command import CommandParser, place
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import check_folder
 from alignopsd_trl.common.models import SHIPPED_MODELS, check_model_name
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.environments.loading import importable
-from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.launch.values import environment_options, read_value
 from alignopsd_trl.runs.owned import owned
@@ -32,7 +33,7 @@ CREDIT_ONLY = ("methods", "vary", "rollouts", "enough", "everywhere", "step", "t
 
 def measure(argv: Sequence[str]) -> None:
     """Runs `run_measure`; an error that a user can mend ends it with a short message."""
-    with reported("alignopsd measure", quietly=True, resumes=None if "--each_skill" in argv else ""):
+    with reported("alignopsd measure", resumes=None if "--each_skill" in argv else ""):
         run_measure(argv)
 
 

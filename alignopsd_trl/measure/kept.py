@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.environments.base import Record, View
-from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
 from alignopsd_trl.rollout.renderer import Shown
 from alignopsd_trl.runs.provenance import differences
@@ -78,7 +78,7 @@ class Cache:
         """Returns the content of a name; plays it if the folder has none. A value of a type that only code could bring
         back is not kept: another start plays it again."""
         path = self.folder / f"{name}.json"
-        with contextlib.suppress(FileNotFoundError), setup():
+        with setup(), contextlib.suppress(FileNotFoundError):
             try:
                 return [*iter(decoded(json.loads(path.read_text(encoding="utf-8"))))]
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, whole_json, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar, escaped
 from alignopsd_trl.common.statistics import Interval
-from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import Cache
 from alignopsd_trl.measure.metrics import (
     CREDIT,

@@ -20,9 +20,9 @@ from typing import Any
 import pandas as pd
 import torch
 
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import write_json, write_text
 from alignopsd_trl.common.statistics import Interval, for_several
-from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.measurement import cpu_seconds, markdown
 from alignopsd_trl.measure.metrics import EVERYTHING, Success, successes
 from alignopsd_trl.measure.setup import prepare

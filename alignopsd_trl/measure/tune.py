@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.statistics import Interval
-from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.kept import Cache
 from alignopsd_trl.measure.measurement import cpu_seconds, groups, markdown, playable
 from alignopsd_trl.measure.metrics import EVERYTHING, Success, successes

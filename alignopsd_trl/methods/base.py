@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 
+from alignopsd_trl.common.errors import RunEnded
 from alignopsd_trl.common.options import near
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.turns import Thought, TurnBatch
@@ -151,7 +152,7 @@ _NEEDS = dict.fromkeys(("score", "vocabulary", "thoughts"), "needs_teacher") | {
 """What each call of a `Teacher` needs; `gather` is free to all."""
 
 
-class MethodError(RuntimeError):
+class MethodError(RunEnded):
     """Raised for a method that breaks the contract. The message names the method and what to change."""
 
 

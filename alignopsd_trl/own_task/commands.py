@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.common.command import CommandParser, number, place
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import check_folder
 from alignopsd_trl.common.options import path_as_given
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.environments.shipped import BENCHMARKS
-from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.own_task.options import ASKED, LIST, SCRIPTED, SKILLED_SHARE, TIME_LIMIT
 from alignopsd_trl.runs.owned import refuse
@@ -57,7 +58,7 @@ def new(argv: Sequence[str]) -> None:
     from alignopsd_trl.own_task.scaffold import WORLDS, write_task
     from alignopsd_trl.own_task.worlds import textarena_table
 
-    with reported("alignopsd new", quietly=True, resumes=None), setup():
+    with reported("alignopsd new", resumes=None), setup():
         if given.textarena == LIST:
             for line in textarena_table():
                 print(line, flush=True)
@@ -85,7 +86,7 @@ def check(argv: Sequence[str]) -> int:
     parser.add_argument("--play", action="store_true", help=f"play {games} by hand instead; --play --help says how")
     given = parser.parse_args(argv)
     parser.at_least(given, LEAST)
-    with reported("alignopsd check", quietly=True, resumes=None), setup():
+    with reported("alignopsd check", resumes=None), setup():
         from alignopsd_trl.own_task.check.task_check import check_task
 
         here = ("task", "environment_options", "rows", "play", "model")
@@ -119,7 +120,7 @@ def demonstrate(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     parser.at_least(given, LEAST)
     parser.read_with(given, "endpoint", "endpoint_model", "temperature")
-    with reported("alignopsd demonstrate", quietly=True, resumes=None), setup():
+    with reported("alignopsd demonstrate", resumes=None), setup():
         if given.output.is_dir():
             raise ValueError(f"--output {path_as_given(given.output)} is a folder; name a file")
         check_folder(str(given.output.parent), "output")
@@ -157,7 +158,7 @@ def warm_start(argv: Sequence[str]) -> None:
     about = "of the test panel that are played afterwards; 100 for 'tiny', else 32; 0 for none"
     parser.add_argument("--tasks", type=int, help=about)
     given = parser.parse_args(argv)
-    with reported("alignopsd warm_start", quietly=True, resumes=None), setup():
+    with reported("alignopsd warm_start", resumes=None), setup():
         flags = {one.name: getattr(given, one.name) for one in fields(WarmStartConfig) if hasattr(given, one.name)}
         config = WarmStartConfig(**flags)
         from alignopsd_trl.own_task.demonstrations import read_demonstrations

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.common.command import TRACEBACK
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.options import as_mapping
-from alignopsd_trl.launch.errors import reported, setup
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.own_task.options import SCRIPTED, SKILLED_SHARE, WarmStartConfig
 
 

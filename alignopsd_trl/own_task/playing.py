@@ -16,6 +16,7 @@ from typing import Any, Literal
 import httpx
 
 from alignopsd_trl.checks.tasks import check_sessions
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.actions import declared_fields
@@ -148,7 +149,7 @@ Play = Callable[..., str]
 read ``environment``; ``skill`` is empty if the prompt shows none; ``draw`` is a `random.Random`."""
 
 
-class PlayerError(ValueError):
+class PlayerError(UserError):
     """Raised for a player that can't be used."""
 
 

@@ -21,6 +21,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from jinja2 import TemplateError
 
+from alignopsd_trl.common.errors import RunEnded
 from alignopsd_trl.common.files import whole_json, write_text
 from alignopsd_trl.common.models import ADAPTER, base_of
 from alignopsd_trl.common.options import path_as_given
@@ -32,8 +33,10 @@ from alignopsd_trl.runs.reading import content_of, results_of
 from alignopsd_trl.runs.state import RESULTS_FILE, RUN_FILE
 
 
-class PushFailed(RuntimeError):
+class PushFailed(RunEnded):
     """Raised if a push fails; the run's folder is whole and can be pushed again."""
+
+    resumable = False
 
 
 def push_run(

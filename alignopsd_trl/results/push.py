@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alignopsd_trl.common.command import CommandParser
+from alignopsd_trl.common.errors import setup
+from alignopsd_trl.common.reporting import reported
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -19,15 +21,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if not (arguments.repository or arguments.trajectories):
         parser.exit(2, f"{parser.prog}: name a REPOSITORY for the model, or --trajectories REPOSITORY, or both\n")
-    from alignopsd_trl.results.hub import PushFailed, push_run, push_trajectories
+    from alignopsd_trl.results.hub import push_run, push_trajectories
 
     options = {"token": arguments.token, "private": arguments.private or None}
-    try:
-        with parser.told():
-            if arguments.repository:
-                card = {"licence": arguments.licence, "base_model": arguments.base_model}
-                print(push_run(arguments.run, arguments.repository, **options, **card))
-            if arguments.trajectories:
-                print(push_trajectories(arguments.run, arguments.trajectories, **options))
-    except PushFailed as error:
-        parser.exit(1, f"alignopsd push: {error}\n")
+    with reported(parser.prog, resumes=None), setup():
+        if arguments.repository:
+            card = {"licence": arguments.licence, "base_model": arguments.base_model}
+            print(push_run(arguments.run, arguments.repository, **options, **card))
+        if arguments.trajectories:
+            print(push_trajectories(arguments.run, arguments.trajectories, **options))

@@ -13,6 +13,7 @@ from functools import partial
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Record, Step, View, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, limited
 from alignopsd_trl.rollout.conversations import Conversation
@@ -215,7 +216,7 @@ def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -
             episode.end(ending)
 
 
-class SiblingsDiffer(ValueError):
+class SiblingsDiffer(UserError):
     """Raised when siblings of a task do not start in the same state, so that their outcomes can't be compared."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from alignopsd_trl.common.errors import RunEnded
 from alignopsd_trl.rollout.reading import Reader
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class RequestFailed(RuntimeError):
     """Raised when a request got no response in all its tries. It ends its own episode only."""
 
 
-class SamplerDown(RuntimeError):
+class SamplerDown(RunEnded):
     """Raised when a sampler can't be used any more. It ends the play of all processes."""
 
 

@@ -19,28 +19,17 @@ RECORDS = re.compile(r"(?:step|completions)_(?P<step>\d+)(?:_round(?P<round>\d+)
 
 @dataclass(frozen=True)
 class RunFile:
-    """One kind of file in a run's folder.
+    """One kind of file in a run's folder. With ``overwrite_output_dir`` it "goes", is "replaced" once its successor is
+    written, and only where the run wrote it as it is, or "stays"."""
 
-    Attributes:
-        patterns: its names, as `Path.glob` takes them.
-        writer: when it is written, by the first process unless it says more.
-        resumed: what a resumed run does with it.
-        gone: what its absence means.
-        overwritten: what ``overwrite_output_dir`` does: it "goes", is "replaced" once its successor is written, and
-            only where the run wrote it as it is, or "stays".
-        pushed: whether it goes into the model's repository.
-        begun: whether it shows that a run got somewhere.
-        called: how docs/runs.md names it; by its patterns by default.
-    """
-
-    patterns: tuple[str, ...]
-    writer: str
-    resumed: str
-    gone: str
+    patterns: tuple[str, ...]  # its names, as `Path.glob` takes them
+    writer: str  # when it is written, by the first process unless it says more
+    resumed: str  # what a resumed run does with it
+    gone: str  # what its absence means
     overwritten: str = "goes"
-    pushed: bool = False
-    begun: bool = False
-    called: str = ""
+    pushed: bool = False  # into the model's repository
+    begun: bool = False  # whether it shows that a run got somewhere
+    called: str = ""  # in docs/runs.md; by its patterns by default
 
     @property
     def name(self) -> str:
@@ -74,8 +63,7 @@ FILES = (
 
 
 def found(run: Path, *overwritten: str) -> list[Path]:
-    """Returns the files in a folder that ``overwrite_output_dir`` treats so; the one that says whose folder it is comes
-    last."""
+    """Returns the files that ``overwrite_output_dir`` treats so; the one that says whose the folder is comes last."""
     patterns = [pattern for one in reversed(FILES) if one.overwritten in overwritten for pattern in one.patterns]
     return [one for pattern in patterns for one in sorted(run.glob(pattern))]
 

@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.common.errors import RESUMES, Kept, RunEnded
 from alignopsd_trl.common.files import json_line, plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs import files, state
 from alignopsd_trl.runs.files import COMPLETIONS, RECORDS, SCHEMAS, TRAJECTORIES
@@ -32,19 +33,13 @@ TRAIN = "train"
 
 @dataclass
 class RunFolder:
-    """An output folder that this run has claimed.
-
-    Args:
-        id: id of the run; the same after a resume, in every record and in every result.
-        sessions: number of starts of the run.
-        writes: whether this process writes (rank 0 does).
-    """
+    """An output folder that this run has claimed."""
 
     path: Path
-    id: str
+    id: str  # of the run; the same after a resume, in every record and in every result
     resume: str | None = None
-    sessions: int = 1
-    writes: bool = True
+    sessions: int = 1  # number of starts of the run
+    writes: bool = True  # whether this process writes (rank 0 does)
     unlock: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @classmethod
@@ -57,16 +52,14 @@ class RunFolder:
         say: Callable[[str], None] = print,
         aside: bool = False,
     ) -> RunFolder:
-        """Locks the folder and makes it this run's.
+        """Locks the folder and makes it this run's. Raises `RunFolderError` if another process uses it, or if it holds
+        a run that this one does not continue.
 
         Args:
             configuration: flat mapping of the settings that decide what the run computes.
             resume: as ``resume_from_checkpoint``; with ``True``, a run without a whole checkpoint starts anew.
             say: called with each line for the user.
             aside: move a finished run to a folder beside this one.
-
-        Raises:
-            RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
         path, configuration, resumes = Path(path), plain(configuration), wanted(resume)
         held = state.lock(path)
@@ -172,10 +165,8 @@ class RunFolder:
 def _foreign_lines(lines: Sequence[Any], history: Sequence[Any], update: int) -> str:
     """Returns how a log's lines up to an update differ from a checkpoint's history; empty if they don't, or if there is
     no history. An evaluation after the checkpoint has a line of its own."""
-    later = lines[len(history) :]
-    if not history or (
-        lines[: len(history)] == history and all(one["step"] == update and one not in history for one in later)
-    ):
+    known, later = lines[: len(history)], lines[len(history) :]
+    if not history or (known == history and all(one["step"] == update and one not in history for one in later)):
         return ""
     if lost := max(len(history) - len(lines), 0):
         return f"was cut short: {lost} of {len(history)} lines up to update {update} were gone"
@@ -319,13 +310,15 @@ def claim_together(path: str | Path, *given: Any, **options: Any) -> RunFolder:
 
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Generator[RunFolder]:
-    """Unlocks the folder at the end, also after an error; sets ``kept`` of an error to the name of the last whole
-    checkpoint but the one that it calls ``damaged``."""
+    """Unlocks the folder at the end, also after an error, to which it adds what is `Kept`: the last whole checkpoint
+    but the one that the error found `damaged`."""
     try:
         yield run
     except BaseException as error:
-        whole = [one.name for one in whole_checkpoints(run.path) if one.name != getattr(error, "damaged", None)]
-        vars(error)["kept"] = whole[-1] if whole else ""
+        damaged = error.damaged if isinstance(error, RunEnded) else ""
+        whole = [one.name for one in whole_checkpoints(run.path) if one.name != damaged]
+        goes_on = f"{whole[-1]} is whole: the same command{RESUMES} goes on there" if whole else ""
+        error.add_note(Kept(goes_on or "no checkpoint was saved yet: the same command starts again"))
         raise
     finally:
         run.release()

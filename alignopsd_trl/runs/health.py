@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
+from alignopsd_trl.common.errors import RunEnded
+from alignopsd_trl.common.strategies import held
 from alignopsd_trl.turns import Trajectory
 
 ROUNDS = 3  # rounds behind the share of failed episodes
 
 
-class RunStopped(RuntimeError):
+class RunStopped(RunEnded):
     """Raised when a run can't go on. The message gives the reason and the checkpoint to resume from."""
 
 
@@ -55,11 +56,7 @@ def _reason(trajectory: Trajectory) -> str:
 
 
 class FailedShare:
-    """The share of failed episodes over the last rounds.
-
-    Attributes:
-        recent: ``[failed, episodes]`` of up to `ROUNDS` rounds; saved with checkpoints.
-    """
+    """The share of failed episodes; ``recent`` has ``[failed, episodes]`` of up to `ROUNDS` rounds, for checkpoints."""
 
     def __init__(self, limit: float):
         self.limit = limit
@@ -80,11 +77,8 @@ class FailedShare:
 
 
 class Decay:
-    """Reports once that a number gets worse: its mean over the last rounds falls below a floor.
-
-    Args:
-        floor: maps the mean of the first rounds to the least mean that is no decay.
-    """
+    """Reports once that a number gets worse: its mean over the last rounds falls below a floor, which maps the mean of
+    the first rounds to the least mean that is no decay."""
 
     def __init__(self, name: str, floor: Callable[[float], float], digits: int = 2) -> None:
         self._name, self._floor, self._digits = name, floor, digits
@@ -105,7 +99,5 @@ class Decay:
 @torch.no_grad()
 def weights_are_finite(model: torch.nn.Module) -> bool:
     """Returns whether this process's part of the weights is finite; synchronises with the device once."""
-    parts = (getattr(parameter, "ds_tensor", parameter) for parameter in model.parameters())
-    whole = (values.to_local() if isinstance(values, DTensor) else values for values in parts)
-    given = [values for values in whole if values.is_floating_point() and values.numel()]
-    return bool(get_total_norm(given, norm_type=math.inf).isfinite())
+    parts = [part for part in map(held, model.parameters()) if part.is_floating_point() and part.numel()]
+    return bool(get_total_norm(parts, norm_type=math.inf).isfinite())

@@ -10,13 +10,14 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.files import fingerprint, read_json, write_json
 
 NOTES = ".alignopsd.json"
 _WRITING = "is writing"
 
 
-class NotOurs(ValueError):
+class NotOurs(UserError):
     """Raised for a file in the place of an output that the command did not write as it is."""
 
 
@@ -59,11 +60,7 @@ def note(files: Iterable[Path], command: str) -> None:
 
 @contextmanager
 def owned(command: str, *files: Path) -> Generator[None]:
-    """Lets the body write files, unless others are in their places.
-
-    Raises:
-        NotOurs: before the body, for a file that the command did not write as it is.
-    """
+    """Lets the body write files; raises `NotOurs`, before it, where a command did not write what is there."""
     refuse(files, command)
     begin(files, command)
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -18,15 +19,12 @@ _SAMPLE = 2**20
 
 
 def versions() -> dict[str, str | None]:
-    return {package: _version(package) for package in PACKAGES}
-
-
-@cache
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    """Returns the versions of `PACKAGES`, `None` for one that is not installed."""
+    found: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 @cache
@@ -51,8 +49,7 @@ def machine() -> dict[str, str | int]:
 
 
 def model_name(model: Any) -> str:
-    """Returns the source of a model: a hub id, a path, or the name of a shipped policy; for a model that was made in
-    Python, that fact and its class."""
+    """Returns a model's source: a hub id, a path, a shipped policy's name, or the class of one made in Python."""
     from alignopsd_trl.common.models import SHIPPED_MODELS
 
     given = str(getattr(model.config, "_name_or_path", "") or "")

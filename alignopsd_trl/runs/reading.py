@@ -23,11 +23,8 @@ _OF_A_ROUND = ("steps_per_generation", "num_iterations", "gradient_accumulation_
 
 
 def content_of(folder: Path, name: str) -> dict[str, Any]:
-    """Returns a JSON file of a run, empty without one.
-
-    Raises:
-        ValueError: if it, or ``run.json``, is damaged or of a newer schema; if it is of another run than ``run.json``.
-    """
+    """Returns a JSON file of a run, empty without one. Raises `ValueError` if it, or ``run.json``, is damaged or of a
+    newer schema, or if it is of another run than ``run.json``."""
     path, run = folder / name, None if name == RUN_FILE else content_of(folder, RUN_FILE).get("id")
     content, known = whole_json(path) or {}, SCHEMAS.get(name, 1)
     for label in ("schema", "schema_version"):
@@ -51,14 +48,8 @@ def results_of(folder: Path) -> dict[str, Any]:
 
 
 def log_of(folder: Path, history: Sequence[Mapping[str, Any]] = ()) -> Sequence[Mapping[str, Any]]:
-    """Returns the lines of a run's log, or its history where there is no log.
-
-    Args:
-        history: the log in ``results.json``.
-
-    Raises:
-        ValueError: if the log is damaged, doubled, out of order or not that of the history; names file and line.
-    """
+    """Returns the lines of a run's log; without one the history, the log in ``results.json``. Raises `ValueError`, with
+    file and line, if the log is damaged, doubled, out of order or not that of the history."""
     path = folder / LOG_FILE
     lines, last, remedy = json_lines(path), 0, "move it away to go on without it"
     there, ended = path.exists(), has_ended(folder, read_run(folder))
@@ -77,12 +68,8 @@ def log_of(folder: Path, history: Sequence[Mapping[str, Any]] = ()) -> Sequence[
 
 
 def records_of(folder: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Returns a run's records, as `read_records` does, and prints what is missing among them on standard error.
-
-    Raises:
-        FileNotFoundError: if there are none.
-        ValueError: as `read_records`.
-    """
+    """Returns a run's records, and prints what is missing among them on standard error. Raises as `read_records`, and
+    `FileNotFoundError` if there are none."""
     frame = read_records(folder / TRAJECTORIES, columns, content_of(folder, RUN_FILE).get("id"))
     if frame.empty:
         raise ValueError(f"{folder / TRAJECTORIES} holds files without a row; give the output_dir of a run that played")

@@ -30,12 +30,8 @@ def read_sizes(model: str) -> dict[str, Any]:
 def choose_sizes(
     model: str, named: Mapping[str, Any], usual: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Returns the sizes to play a policy with, and the source of each.
-
-    Args:
-        named: settings of a command line, which override the policy's own.
-        usual: settings for sizes that neither command line nor policy sets; `USUAL` has the rest.
-    """
+    """Returns the sizes to play a policy with, and the source of each: those ``named`` on a command line, else the
+    policy's own, else ``usual`` ones, else `USUAL`."""
     own, last = read_sizes(model), USUAL | dict(usual or {})
     taken: dict[str, Any] = {}
     told = []

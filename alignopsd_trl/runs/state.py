@@ -20,6 +20,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.files import fingerprint, read_json, whole_json, write_json
 
 LOCK_FILE, RUN_FILE, RESULTS_FILE = "run.lock", "run.json", "results.json"
@@ -27,7 +28,7 @@ ENDED, RELEASED = "ended", "released"  # notes of a session
 _SESSION = {"processes": int, "started": str, "code": str, "versions": dict}
 
 
-class RunFolderError(ValueError):
+class RunFolderError(UserError):
     """Raised for an output folder that this run may not write to. The message gives the reason and the remedy."""
 
 
@@ -41,17 +42,13 @@ def read_run(path: Path) -> dict[str, Any] | None:
 
 
 def has_ended(path: Path, run: dict[str, Any] | None) -> bool:
-    """Returns whether the run of a folder, by its ``run.json`` (`read_run`), made all its updates, with or without a
-    recipe's results."""
+    """Returns whether a folder's run, by its ``run.json`` (`read_run`), made all its updates, also without results."""
     return (path / RESULTS_FILE).is_file() or (run is not None and ENDED in run["sessions"][-1])
 
 
 def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
-    """Returns the message about a folder whose run broke off, or an empty text for any other folder.
-
-    Args:
-        ours: this process holds the folder's lock, to resume the run.
-    """
+    """Returns the message about a folder whose run broke off, or an empty text for any other folder. With ``ours`` this
+    process holds the folder's lock, to resume the run."""
     path = Path(folder)
     run = read_run(path)
     if run is None or has_ended(path, run) or RELEASED in run["sessions"][-1] or (not ours and _in_use(path)):
@@ -63,11 +60,8 @@ def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
 
 
 def lock(path: Path) -> BaseFileLock:
-    """Locks a folder for this process. The lock is the operating system's: a killed run leaves none.
-
-    Raises:
-        RunFolderError: if another run holds it, or the folder is not writable.
-    """
+    """Locks a folder for this process. The lock is the operating system's: a killed run leaves none. Raises
+    `RunFolderError` if another run holds it, or the folder is not writable."""
     held = FileLock(path / LOCK_FILE, blocking=False, thread_local=False)
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import torch
 
+from alignopsd_trl.common.errors import RunEnded
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.rollout.sampler import BatchSampler
 from alignopsd_trl.scoring.model import ModelScorer
@@ -29,7 +30,7 @@ LEAST, ROUNDINGS, LARGEST = 0.02, 5.0, 0.1
 TEXT = "I have looked at the first page; the next thing to do is to open the cheapest item that fits."
 
 
-class SelfCheckError(RuntimeError):
+class SelfCheckError(RunEnded):
     """Raised on all processes when two signals differ that must be equal."""
 
 

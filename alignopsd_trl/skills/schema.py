@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ValidationInfo
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.environments.shipped import BENCHMARKS
 
 MAX_WORDS = 45
@@ -17,7 +18,7 @@ NAME = "[a-z][a-z0-9_]*"
 _TAG = re.compile(r"</?\s*[a-zA-Z][^<>]*>")
 
 
-class SkillBankError(ValueError):
+class SkillBankError(UserError):
     """Raised for a bank that breaks its schema. The message names file, record, field and remedy."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.rollout.renderer import Renderer, as_text, marks_of
 from alignopsd_trl.skills.loading import accepts, function_named
 from alignopsd_trl.turns import Trajectory, Turn
@@ -34,7 +35,7 @@ NAMES = ("task_text", "row", "turn", "trajectory", "siblings")
 """What a source may ask for, in the order of its positional arguments."""
 
 
-class PrivilegedError(ValueError):
+class PrivilegedError(UserError):
     """Raised for what is no source, for a source that raised, and for a text that is none."""
 
 

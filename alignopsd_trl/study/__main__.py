@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alignopsd_trl.common.command import CommandParser
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import check_folder, full_disk_named
-from alignopsd_trl.launch.errors import reported, setup
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.runs.owned import refuse
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _print_plan(study: Study, cells: Sequence[Cell], missing: Sequence[str]) -> 
 
 def command(argv: Sequence[str] | None = None) -> int:
     """Calls `main`; an error that the user can fix ends it with a few lines, a signal ends the cells too."""
-    with reported("alignopsd study", quietly=True, resumes=""):
+    with reported("alignopsd study", resumes=""):
         return main(argv)
 
 

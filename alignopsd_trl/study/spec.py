@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, V
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.environments.loading import lacks_data
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.presets import preset
@@ -52,7 +53,7 @@ alike for all rows. Everything else is protocol and the same for all rows."""
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
 
 
-class StudyError(ValueError):
+class StudyError(UserError):
     """Raised for a study that can't run as it is written. The message names place, value and remedy."""
 
 

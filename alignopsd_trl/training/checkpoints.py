@@ -80,9 +80,7 @@ class Checkpoints(TrainerCallback):
         if self.processes.agree(int(not weights_are_finite(self.policy.model))):
             if self._resumed is not None and self._resumed[0] == update:
                 told = f"the weights of {self._resumed[1]} are not finite: its file is damaged; remove this folder"
-                error = RunStopped(f"{told} and resume from an earlier checkpoint, or copy it again")
-                vars(error)["damaged"] = Path(self._resumed[1]).name
-                raise error
+                raise RunStopped(f"{told} and resume from an earlier checkpoint, or copy it again", self._resumed[1])
             raise RunStopped(
                 f"after update {update} the weights are not finite; they were not saved, and "
                 f"{last_good(self.output_dir)}. Lower learning_rate or set max_grad_norm"

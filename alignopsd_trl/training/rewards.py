@@ -15,6 +15,7 @@ from accelerate.utils import gather_object
 from trl.trainer.utils import nanstd
 
 from alignopsd_trl.checks.trainer import conversation
+from alignopsd_trl.common.errors import RunEnded
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.common.progress import cut
 from alignopsd_trl.environments.adapters import AdaptedEnvironment
@@ -152,7 +153,7 @@ def _response_ids(trajectory: Trajectory) -> list[int]:
 # The values that functions return
 
 
-class RewardError(ValueError):
+class RewardError(RunEnded):
     """Raised for a reward that can't be trained on. The message names function, episode and value."""
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from alignopsd_trl.common.command import CommandParser
+from alignopsd_trl.common.errors import setup
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.runs.state import broken_off
 
 
@@ -23,7 +25,7 @@ def view(argv: Sequence[str] | None = None) -> None:
     runs, output = arguments.runs, arguments.output
     if len(runs) > 1 and (arguments.steps or arguments.task):
         parser.error("--step and --task are for one run; name one, or leave them out")
-    with parser.told():
+    with reported(parser.prog, resumes=None), setup():
         from alignopsd_trl.viewer import compare_runs, view_run
 
         if len(runs) > 1:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from alignopsd_trl.common.errors import setup
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import everything, parse
-from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.recipe import HELP
 from alignopsd_trl.methods import method_names
 from alignopsd_trl.runs.health import RunStopped
@@ -125,16 +125,16 @@ def test_the_help_page_names_flags_that_exist_and_all_methods() -> None:
 def test_a_run_that_stops_ends_with_status_1_and_a_bug_names_the_file_with_its_calls(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.launch.errors import reported
+    from alignopsd_trl.common.reporting import reported
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "mine").write_text("kept")
     (tmp_path / f"alignopsd-{os.getpid()}.txt").symlink_to(tmp_path / "mine")  # as somebody else might lay it
     for error, status in ((RunStopped("why"), 1), (EnvironmentsDown("gone"), 1), (KeyboardInterrupt(), 130)):
-        with pytest.raises(SystemExit) as end, reported("x", quietly=True):
+        with pytest.raises(SystemExit) as end, reported("x"):
             raise error
         assert end.value.code == status and "--resume_from_checkpoint True" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as end, reported("x", quietly=True):
+    with pytest.raises(SystemExit) as end, reported("x"):
         raise ValueError("a bug in the middle of a run")
     told = capsys.readouterr().err
     assert end.value.code == 1 and told.startswith("x: unexpected ValueError: a bug in the middle of a run\n")
@@ -143,7 +143,7 @@ def test_a_run_that_stops_ends_with_status_1_and_a_bug_names_the_file_with_its_c
     assert calls.parent == tmp_path and calls.stat().st_mode & 0o077 == 0
     assert calls.read_text().startswith("Traceback") and "a bug in the middle of a run" in calls.read_text()
     calls.unlink()
-    with pytest.raises(SystemExit), reported("x", quietly=True), setup():
+    with pytest.raises(SystemExit), reported("x"), setup():
         raise ValueError("wrong")
 
 

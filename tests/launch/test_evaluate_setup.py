@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.launch import evaluate
 from alignopsd_trl.own_task.commands import check, demonstrate, new
@@ -19,9 +20,8 @@ REVERSES = DROPS.replace("\n<|im_end|>", "\n{{ one.content[::-1] }}<|im_end|>", 
 
 
 def _refused(flags: list[str]) -> str:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UserError) as error:
         evaluate.main([*flags, *SHORT])
-    assert vars(error.value).get("in_setup"), "marked as an error that its user can fix"
     return str(error.value)
 
 

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from alignopsd_trl.launch.errors import outlives_its_readers
+from alignopsd_trl.common.reporting import outlives_its_readers
 
 WAITS = """
 import sys, time
@@ -74,7 +75,7 @@ def test_a_plan_that_nobody_reads_ends_quietly() -> None:
 def test_a_run_that_nobody_reads_goes_on_and_says_so_once(tmp_path: Path) -> None:
     code = (
         "import pathlib, sys\n"
-        "from alignopsd_trl.launch.errors import outlives_its_readers\n"
+        "from alignopsd_trl.common.reporting import outlives_its_readers\n"
         "with outlives_its_readers('nobody reads it'):\n"
         "    for number in range(5000): print('x' * 80, flush=True)\n"
         f"    pathlib.Path('{tmp_path / 'ended'}').touch()"
@@ -110,14 +111,14 @@ def test_a_path_that_the_locale_can_not_read_is_one_line(tmp_path: Path) -> None
         "MemoryError()",
         "OSError(12, 'Cannot allocate memory')",
         'RuntimeError("DefaultCPUAllocator: can\'t allocate memory: you tried to allocate 67108864 bytes")',
-        "type('OutOfMemoryError', (RuntimeError,), {})('CUDA out of memory. Tried to allocate 2.00 GiB.')",
+        "torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')",
     ],
 )
 def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, capsys: pytest.CaptureFixture) -> None:
-    from alignopsd_trl.launch.errors import reported
+    from alignopsd_trl.common.reporting import reported
 
-    with pytest.raises(SystemExit) as stopped, reported("alignopsd train", quietly=True):
-        raise eval(error)  # noqa: S307 (of the list above)
+    with pytest.raises(SystemExit) as stopped, reported("alignopsd train"):
+        raise eval(error, {"torch": torch})  # noqa: S307 (of the list above)
     told = capsys.readouterr().err
     assert stopped.value.code == 1 and told.count("\n") == 1
     assert told.startswith("alignopsd train: not enough memory") and "lower --per_device_train_batch_size" in told

@@ -96,7 +96,8 @@ def test_names_are_checked_before_anything_runs(tmp_path: Path, content: dict, m
 
 def test_a_line_has_its_own_steps(tmp_path: Path) -> None:
     own = [{"num_iterations": 4}, {"updates_per_round": 2}, {"learning_rate": 5e-5}]
-    cells = plan(read_study(study_of(tmp_path, methods=[{"method": "grpo", "settings": one} for one in own], seeds=[0])))
+    lines = [{"method": "grpo", "settings": one} for one in own]
+    cells = plan(read_study(study_of(tmp_path, methods=lines, seeds=[0])))
     assert [{name: one.config[name] for name in mine} for one, mine in zip(cells, own, strict=True)] == own
     assert len({one.folder for one in cells}) == 3
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.launch import evaluate, recipe
 from alignopsd_trl.launch.presets import LAPTOP
 
@@ -106,7 +107,7 @@ def _outcome(call: Callable[[], object]) -> Exception | SystemExit | None:
 
 def _told(error: Any) -> bool:
     """Whether a command would say it in one sentence and end."""
-    return isinstance(error, ValueError) and vars(error).get("in_setup") and "\n" not in str(error)
+    return isinstance(error, UserError) and "\n" not in str(error)
 
 
 def _check(folder: Path, policy: Path, change: Change, option: tuple[str, Any] | None) -> None:

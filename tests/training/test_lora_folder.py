@@ -115,9 +115,9 @@ def test_a_plan_counts_the_adapter_and_refuses_another_one(tmp_path: Path) -> No
     argv = arguments(tmp_path / "out", run)
 
     def planned(*more: str) -> str:
-        return plan(Job.of(*parse("webshop_tiny", [*argv, *more])), {})
+        return plan(Job.of(*parse("webshop_tiny", [*argv, *more])))
 
-    alone, whole = planned(), plan(Job.of(*parse("webshop_tiny", arguments(tmp_path / "out", tmp_path / "base"))), {})
+    alone, whole = planned(), plan(Job.of(*parse("webshop_tiny", arguments(tmp_path / "out", tmp_path / "base"))))
     assert alone != whole and planned("--use_peft", "--lora_r", "4") and "memory per GPU" in alone
     with pytest.raises(ValueError, match=r"--lora_r 8: model=.* is an adapter of 4, which goes on training; leave it"):
         planned("--use_peft", "--lora_r", "8")

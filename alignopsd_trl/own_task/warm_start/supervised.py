@@ -30,9 +30,9 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
+from alignopsd_trl.common.errors import Terminated
 from alignopsd_trl.common.progress import duration
 from alignopsd_trl.common.statistics import spread
-from alignopsd_trl.launch.errors import Terminated
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.own_task.warm_start.agreement import WITH_SKILL, Agreement, Turn, turns_of
 from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays

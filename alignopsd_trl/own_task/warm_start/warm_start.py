@@ -13,6 +13,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.loading import check_policy, load_policy
+from alignopsd_trl.common.errors import Kept
 from alignopsd_trl.common.files import readable_as_others, replacing
 from alignopsd_trl.common.models import available, resolve_model
 from alignopsd_trl.common.options import path_as_given
@@ -85,7 +86,7 @@ def warm_start(
         begin(written, "warm_start")
     note(written, "warm_start")
     if trainer.interrupted is not None:
-        vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
+        trainer.interrupted.add_note(Kept(f"{path_as_given(output)} holds the best so far, after {updates} updates"))
         raise trainer.interrupted
     if updates < FEW and config.max_steps < 0:
         print(f"look: hardly trained, {updates} updates in {config.time:g} min; raise --minutes, or set --max_steps")

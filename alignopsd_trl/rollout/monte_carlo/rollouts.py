@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.common.statistics import group_means
 from alignopsd_trl.rollout.episode import episode_seeds
@@ -35,7 +36,7 @@ class Replays:
     seed: int
 
 
-class ReplayError(RuntimeError):
+class ReplayError(UserError):
     """An episode that its row, seed and actions do not reproduce. The message names the task and the difference."""
 
 
