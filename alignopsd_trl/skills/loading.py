@@ -58,19 +58,15 @@ class SkillFunction:
         budget: int,
         row: Mapping[str, Any] | None = None,
     ) -> Rendered:
-        """Returns the task's text as a skill block.
-
-        Raises:
-            SkillBankError: if the function or the column has no text for the task, or one that is longer than the
-                budget.
-        """
+        """Returns the task's text as a skill block. Raises `SkillBankError` if the function or the column has no text
+        for the task, or one that is longer than the budget."""
         text = self._text(task_text, task_key, data_source, row)
         if text and (length := count_tokens(text)) > budget:
             raise SkillBankError(
                 f"{self._about} has {length} tokens for the task {task_text!r:.80}, but skill_tokens={budget}; "
                 "shorten the text or raise skill_tokens"
             )
-        return Rendered(text, (self._id,) if text else (), 0)
+        return Rendered(text, (self._id,) if text else ())
 
     def _text(self, task_text: str, task_key: str | None, data_source: str | None, row: Mapping | None) -> str:
         text = self._function(task_text, *((row,) if self.reads_row else (task_key, data_source)))
@@ -156,9 +152,7 @@ def function_named(about: str, module: str, name: str) -> Callable:
     return found
 
 
-def skill_source(
-    bank: Skills, tokenizer: Callable[..., Any], budget: int
-) -> Callable[..., tuple[str, tuple[str, ...]]]:
+def skill_source(bank: Skills, tokenizer: Callable[..., Any], budget: int) -> Callable[..., Rendered]:
     """Makes a `rollout.SkillSource` that gives the privileged text of a task within ``budget`` tokens. A bank retrieves
     it by the task text, once per task; a function or a column gives it for the task's row."""
 
@@ -167,12 +161,10 @@ def skill_source(
 
     def source(
         task_text: str, task_key: str | None, data_source: str | None, row: Mapping[str, Any] | None = None
-    ) -> tuple[str, tuple[str, ...]]:
+    ) -> Rendered:
         if isinstance(bank, SkillBank):
-            block = render(bank.retrieve(task_text, task_key, data_source), count, budget)
-        else:
-            block = bank.block(task_text, task_key, data_source, count, budget, row)
-        return block.text, block.ids
+            return render(bank.retrieve(task_text, task_key, data_source), count, budget)
+        return bank.block(task_text, task_key, data_source, count, budget, row)
 
     reads_row = getattr(bank, "reads_row", False)
     given = source if reads_row else cache(source)
