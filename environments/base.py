@@ -456,10 +456,19 @@ class Suite:
 
         from alignopsd_trl.environments.panel import TaskPanel
 
+        def tasks(split: str) -> Dataset:
+            given = [dict(row) for row in rows(split)]
+            try:
+                return Dataset.from_list(given)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"rows({split!r}) of {name!r} make no dataset ({error}); give the values of a column one type"
+                ) from error
+
         return cls(
             name,
             factory,
-            tasks=lambda split: Dataset.from_list([dict(row) for row in rows(split)]),
+            tasks,
             panel=lambda panel: TaskPanel.of(name, panel, rows(panel)),
             categories=categories,
             description=description,

@@ -141,12 +141,8 @@ def _placeholder(args: AlignOPSDConfig) -> Dataset:
 def conversation(
     trajectory: Trajectory, environment: AdaptedEnvironment | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns prompt and completion of an episode as messages, as TRL passes them to reward functions.
-
-    Args:
-        trajectory (`Trajectory`): a finished episode.
-        environment (`AdaptedEnvironment` or `None`): the environment that played it; `None` if it has failed.
-    """
+    """Returns prompt and completion of a finished episode as messages, as TRL passes them to reward functions. The
+    ``environment`` that played it is `None` if it has failed."""
     prompt = environment.messages if environment is not None else messages_of(trajectory.row)
     said = environment.said if environment is not None else []
     said = said or [_said(turn) for turn in trajectory.turns]

@@ -71,19 +71,15 @@ def demonstrate(
     won_only: bool = False,
     skilled_share: float = SKILLED_SHARE,
 ) -> Demonstrations:
-    """Lets a player play training tasks, and returns its turns as rows.
+    """Lets a player play training tasks, and returns its turns as rows. Raises `ValueError` if no turn is left.
 
     Args:
-        episodes: number of episodes; tasks are drawn in passes over the training split, without those
-            that the recipe holds out.
+        episodes: their number; tasks are drawn in passes over the training split, without those held out.
         tokenizer: the policy's, which counts tokens; by default that of a `tiny` policy for the played texts.
         max_prompt_length: tokens of a prompt at most; by default the recipe's.
         skill_bank, encoder: as in a recipe; by default the suite's bank.
         won_only: leaves out episodes that were not won.
         skilled_share: share of the episodes in which the player and the prompts have the skill.
-
-    Raises:
-        ValueError: if no turn is left.
     """
     prompt = task.suite.factory().prompt
     if task.preset.get("history") == "conversation" and (getattr(prompt, "native", False) or hasattr(prompt, "wishes")):
@@ -96,8 +92,7 @@ def demonstrate(
     check_room(task.suite.factory, rows)
     skills = skills_of(task, bank_of(task, skill_bank, encoder), tokenizer or WordCount(), limit)
     played = play(task.suite.factory, rows, actor, skills=skills, skilled_share=skilled_share)
-    kept = [one for one in played if one.stop != FAILED]
-    kept = [one for one in kept if one.won or not won_only]
+    kept = [one for one in played if one.stop != FAILED and (one.won or not won_only)]
     if not any(turn.valid for one in kept for turn in one.turns):
         raise ValueError(f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}")
     shown, too_long = _rows(task, kept, tokenizer, limit)
@@ -109,11 +104,8 @@ def demonstrate(
 
 
 def bank_of(task: Task, bank: Any = None, encoder: str = "lexical") -> Any:
-    """Returns the given skill bank, the recipe's or the suite's; `None` if none is named.
-
-    Raises:
-        ValueError: if it can't be read.
-    """
+    """Returns the given skill bank, the recipe's or the suite's; `None` if none is named. Raises `ValueError` if it
+    can't be read."""
     name = bank or task.preset.get("skill_bank") or task.suite.skill_bank
     return load_skills(name, load_encoder(encoder), task.rows("train")[0].keys()) if name else None
 
@@ -149,9 +141,7 @@ def _rows(
     task: Task, episodes: Sequence[PlayedEpisode], tokenizer: PreTrainedTokenizerBase | None, limit: int
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns the rows, and the number of turns whose prompt is too long."""
-    prompt = task.suite.factory().prompt
-    if tokenizer is None:
-        tokenizer = tiny_tokenizer(texts_of(task, episodes))
+    prompt, tokenizer = task.suite.factory().prompt, tokenizer or tiny_tokenizer(texts_of(task, episodes))
     options = PlayOptions(**play_options({**task.preset, "max_prompt_length": limit}))
     renderer = Renderer(tokenizer, prompt, options)
     rows, too_long = [], 0
@@ -180,10 +170,8 @@ def texts_of(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
 
 def _row(episode: PlayedEpisode, turn: PlayedTurn, shown: Any, native: bool) -> dict[str, Any]:
     said = native_message(turn.response)[0] if native else {"role": "assistant", "content": turn.response}
-    learnt = {"prompt": messages_of(shown), "completion": [said]} | (
-        {"tools": tools} if (tools := list(Chat.of(shown).tools)) else {}
-    )
-    return learnt | _of(episode, turn.view.step_count)
+    tools = {"tools": list(Chat.of(shown).tools)} if Chat.of(shown).tools else {}
+    return {"prompt": messages_of(shown), "completion": [said]} | tools | _of(episode, turn.view.step_count)
 
 
 def _of(episode: PlayedEpisode, turn: int) -> dict[str, Any]:
@@ -197,11 +185,7 @@ def write_demonstrations(path: str | Path, rows: Sequence[dict[str, Any]]) -> No
 
 
 def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
-    """Reads the rows of a file.
-
-    Raises:
-        ValueError: if there is no such file, or it holds no demonstrations.
-    """
+    """Reads the rows of a file. Raises `ValueError` if there is no such file, or it holds no demonstrations."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"--data {path_as_given(path)} is no file; name one that alignopsd demonstrate TASK wrote")
@@ -236,11 +220,8 @@ def play_options(preset: Mapping[str, Any]) -> dict[str, Any]:
 
 def dialogue(episode: PlayedEpisode, renderer: Renderer) -> tuple[dict[str, Any], int]:
     """Makes one training row of an episode, in TRL's conversational form: the first prompt, and all responses with the
-    replies between them as its completion.
-
-    Returns:
-        The row, and the number of turns at the episode's end that it leaves out because their prompt is too long.
-    """
+    replies between them as its completion. Returns it with the number of turns at the episode's end that it leaves out
+    because their prompt is too long."""
     fitted = renderer.fit([episode.turns[0].view], [episode.skill])[0]
     if fitted is None:
         return {}, len(episode.turns)
@@ -259,11 +240,8 @@ def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -
     """Tokenises a dialogue into rows of ``input_ids`` and ``completion_mask``, which is 1 at the responses.
 
     A dialogue is one row. A chat template that changes earlier messages (by dropping their thinking, say) makes a
-    prompt that no longer begins with the tokens so far: there another row begins.
-
-    Args:
-        tokenizer: the policy's, whose ``eos_token`` ends a response.
-    """
+    prompt that no longer begins with the tokens so far: there another row begins. The tokenizer's ``eos_token`` ends a
+    response."""
     renderer, end = Renderer(tokenizer, None, PlayOptions(**play_options(preset))), tokenizer.eos_token_id
     opening = Chat(row["prompt"], row.get("tools") or ())
     talk = Conversation(renderer, opening, renderer.encode([opening])[0])

@@ -44,8 +44,8 @@ class Task:
         return given or self.preset.get(name) or LIMITS[name]
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """Returns the rows of a split. Raises `ValueError` if there are none, one has no ``task_id``, or a column is not
-        the task's to name."""
+        """Returns the rows of a split. Raises `ValueError` if there are none, if one has no ``task_id``, or if a column
+        is not the task's to name."""
         rows = list(self.suite.tasks(split))
         if not rows:
             raise ValueError(f"task {self.name}: tasks({split!r}) has no rows; return at least one")

@@ -42,7 +42,12 @@ class SkillFunction:
     def __init__(self, function: Callable[..., str]):
         self.environment = self._id = getattr(function, "__qualname__", type(function).__name__)
         self._about = f"skill function {self.environment}"
-        self._function, self.reads_row = function, _reads_row(function, self.environment)
+        self._function, self.reads_row = function, not accepts(function, 1, 2, 3)
+        if self.reads_row and not accepts(function, 1, 2):
+            raise SkillBankError(
+                f"{self._about}{inspect.signature(function)} can't be called with (task_text, task_key, data_source) "
+                "or with (task_text, row); give it these arguments"
+            )
         try:
             source = inspect.getsource(function)
         except (OSError, TypeError):  # a callable object, or a function made at run time
@@ -170,19 +175,6 @@ def skill_source(bank: Skills, tokenizer: Callable[..., Any], budget: int) -> Ca
     given = source if reads_row else cache(source)
     vars(given).update(reads_row=reads_row, is_users=type(bank) is SkillFunction)
     return given
-
-
-def _reads_row(function: Callable, name: str) -> bool:
-    """Returns whether a function takes two arguments (the task's text and its row); `False` for one that takes three.
-    Raises [`SkillBankError`] if it takes neither."""
-    if accepts(function, 1, 2, 3):
-        return False
-    if accepts(function, 1, 2):
-        return True
-    raise SkillBankError(
-        f"skill function {name}{inspect.signature(function)} can't be called with (task_text, task_key, data_source) "
-        "or with (task_text, row); give it these arguments"
-    )
 
 
 def accepts(function: Callable, *places: Any, **names: Any) -> bool:

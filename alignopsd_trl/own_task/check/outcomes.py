@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
-from alignopsd_trl.checks.tasks import Finding
+from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode
 from alignopsd_trl.own_task.task import Task
-from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, text_of
 
 OVERDUE = "no answer within"  # start of the message of a call that exceeds the time limit
@@ -27,17 +25,14 @@ FEWEST, NEARLY_ALL = 4, 0.9
 def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     """Yields findings about errors, calls that hang and wrong types."""
     failed = [one for one in episodes if one.stop == FAILED]
-    kinds = dict.fromkeys(one.message for one in failed)
-    for message in list(kinds)[:3]:
-        count = sum(one.message == message for one in failed)
+    for message, count in list(Counter(one.message for one in failed).items())[:3]:
         task = next(one.row["task_id"] for one in failed if one.message == message)
         slower = "; end the call, or allow more with --time_limit" if message.startswith(OVERDUE) else ""
         yield Finding("failure", f"{count} of {len(episodes)} episodes failed, task {task!r} with: {message}{slower}")
 
 
-def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    """Yields findings about rewards that teach nothing, or the wrong thing."""
-    whole = [one for one in episodes if one.stop != FAILED]
+def rewards(whole: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Yields findings about rewards of unfailed episodes that teach nothing, or the wrong thing."""
     totals = [one.reward for one in whole]
     same = len(whole) > 1 and len({round(one, 9) for one in totals}) == 1
     if same:
@@ -55,7 +50,7 @@ def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
             "would teach to lose; mend reward or won",
         )
     if whole and all(one.won is None for one in whole):
-        yield Finding("won", "no episode says whether it was won; results report the score alone", ruins=False)
+        yield look("won", "no episode says whether it was won; results report the score alone")
 
 
 def victories(at_random: Sequence[PlayedEpisode]) -> Iterator[Finding]:
@@ -94,11 +89,10 @@ def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     again = [(round(sum(before), 6), round(last, 6)) for before, last in several if _holds_sum(before, last)]
     enough = len(again) >= max(FEWEST, NEARLY_ALL * len(several))
     if enough and all(len(set(values)) > 1 for values in zip(*again, strict=True)):
-        yield Finding(
+        yield look(
             "reward",
             f"in {len(again)} of {len(several)} episodes with several rewards the last one holds the sum of those "
             "before it: all is paid twice; give each turn what it earned alone",
-            ruins=False,
         )
 
 
@@ -123,29 +117,26 @@ def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         )
 
 
-def ends(episodes: Sequence[PlayedEpisode], max_turns: int) -> Iterator[Finding]:
-    """Yields findings about episodes that end too late or too early."""
-    whole = [one for one in episodes if one.stop != FAILED]
+def ends(whole: Sequence[PlayedEpisode], max_turns: int) -> Iterator[Finding]:
+    """Yields findings about unfailed episodes that end too late or too early."""
     if whole and all(one.stop == TURN_LIMIT for one in whole):
         yield Finding(
             "end", f"no episode ended within max_turns={max_turns}; set Step.done where it is over, or raise max_turns"
         )
     if whole and max_turns > 1 and all(one.stop == ENDED and len(one.turns) == 1 for one in whole):
         yield Finding("end", "every episode ended with its first turn; Step.done must wait until the task is over")
-    late = sum(one.won is True and one.stop == TURN_LIMIT for one in whole)
-    if late:
-        yield Finding("end", f"{late} episodes were won and went on; set Step.done with Step.won", ruins=False)
+    if late := sum(one.won is True and one.stop == TURN_LIMIT for one in whole):
+        yield look("end", f"{late} episodes were won and went on; set Step.done with Step.won")
 
 
 def seconds(episodes: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
     """Yields a finding if steps are slow. Calls beyond the time limit don't count here; `failures` reports them."""
     taken = [turn.seconds for one in episodes for turn in one.turns if turn.seconds < time_limit]
     if taken and statistics.mean(taken) > SLOW:
-        yield Finding(
+        yield look(
             "time",
             f"a turn waits {statistics.mean(taken):.1f} s for the steps of the episodes side by side: make steps "
             "cheaper, or let the class say concurrent = True (steps that wait) or 'processes' (steps that compute)",
-            ruins=False,
         )
 
 
@@ -167,27 +158,23 @@ def actions(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
             )
         stuck = [turn for turn in turns if turn.view.admissible and not turn.step.admissible and not turn.step.done]
         if stuck:
-            yield Finding(
-                "action", f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
-            )
+            text = f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
+            yield Finding("action", text)
 
 
-def prompts(
-    task: Task, tokenizer: PreTrainedTokenizerBase, episodes: Sequence[PlayedEpisode], limit: int, longest_answer: int
-) -> Iterator[Finding]:
+def prompts(renderer: Renderer, episodes: Sequence[PlayedEpisode], longest_answer: int) -> Iterator[Finding]:
     """Yields findings about prompts and responses beyond the policy's limits, and about skills in prompts."""
-    renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
     turns = [(one, turn) for one in episodes for turn in one.turns]
     fitted = renderer.fit([turn.view for _, turn in turns], [one.skill for one, _ in turns])
     lost = sum(one is None for one in fitted)
     pairs = zip(fitted, turns, strict=True)
     cut = sum(one is not None and len(one.view.history) < len(turn.view.history) for one, (_, turn) in pairs)
-    count, bound = len(turns), f"max_prompt_length={limit}"
+    count, bound = len(turns), f"max_prompt_length={renderer.max_length}"
     if lost:
         yield Finding("prompt", f"{lost} of {count} prompts are longer than {bound} without any history; raise it")
     if cut:
-        yield Finding("prompt", f"{cut} of {count} prompts lose history to {bound}; raise it", ruins=False)
-    longest = max((len(tokenizer(turn.response)["input_ids"]) + 1 for _, turn in turns), default=0)
+        yield look("prompt", f"{cut} of {count} prompts lose history to {bound}; raise it")
+    longest = max((len(renderer.tokens(turn.response)) + 1 for _, turn in turns), default=0)
     if longest > longest_answer:
         yield Finding(
             "response", f"the longest response has {longest} tokens; raise max_completion_length={longest_answer}"
@@ -219,23 +206,17 @@ def retrieval(
             "skill", "no task retrieves a skill; methods with a teacher need one: fill the bank or the column"
         )
     elif bare:
-        yield Finding(
-            "skill",
-            f"{len(bare)} of {len(opened)} tasks have no skill, such as {bare[0].row['task_id']!r}",
-            ruins=False,
-        )
+        yield look("skill", f"{len(bare)} of {len(opened)} tasks have no skill, such as {bare[0].row['task_id']!r}")
     types = getattr(bank, "task_types", ())
     if types and openings:
         name = task.suite.name
         if bank.environment not in (name, name.partition("_")[0]):
             yield Finding(
-                "skill",
-                f"the bank is for environment {bank.environment!r}, not {name!r}; name the right one",
+                "skill", f"the bank is for environment {bank.environment!r}, not {name!r}; name the right one"
             )
         asked = {(one.task_text, one.task_key, one.data_source) for one in openings}
         used = {key for one in asked for key in bank.retrieve(*one).type_keys}
-        unused = [kind.key for kind in types if kind.key not in used]
-        if unused:
+        if unused := [kind.key for kind in types if kind.key not in used]:
             yield Finding(
                 "skill",
                 f"none of {len(openings)} tasks retrieves the skills of {', '.join(unused)}; correct their "

@@ -10,14 +10,23 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, splits, starts
+from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, look, splits, starts
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
-from alignopsd_trl.own_task.playing import Actor, AtRandom, PlayedEpisode, PlayerError, check_room, play, scripted
+from alignopsd_trl.own_task.playing import (
+    FAILED,
+    Actor,
+    AtRandom,
+    PlayedEpisode,
+    PlayerError,
+    check_room,
+    play,
+    scripted,
+)
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.warm_start.agreement import VIEWS
 from alignopsd_trl.own_task.warm_start.tiny import WordCount, tiny_tokenizer
@@ -55,7 +64,8 @@ class Report:
             lines += ["and what the teacher's prompt has in addition:", self.taught, ""] if self.taught else []
             lines += ["and the answer:", self.answer, ""] if self.answer else []
             shown = sum(self.tokens.values()) - self.tokens["answer"]
-            lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
+            listed = ", ".join(f"{name} {count}" for name, count in self.tokens.items() if count)
+            lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {listed}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
         lines += [f"an environment: {self.environment}"] if self.environment else []
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
@@ -75,7 +85,8 @@ def check_task(
     time_limit: float = TIME_LIMIT,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Report:
-    """Checks a task by random play and its scripted player, if there is one, until their difference is known.
+    """Checks a task by random play and its scripted player, if there is one, until their difference is known. Raises
+    `ValueError` if the task can't be checked.
 
     Args:
         task: a task, or its name as on the command line.
@@ -85,9 +96,6 @@ def check_task(
         max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
         time_limit: seconds that one call of the environment may take.
         stage: called with the name of each stage when it begins.
-
-    Raises:
-        ValueError: if the task can't be checked.
     """
     task = find_task(task) if isinstance(task, str) else task
     rows, report = task.rows("train"), Report()
@@ -126,8 +134,8 @@ def check_task(
         tokenizer = tokenizer or tiny_tokenizer(texts_of(task, seen))
         answer = task.limit("max_completion_length", max_completion_length)
         scripted = [one for one in played.get(PLAYER, ()) if one.turns]
-        add(outcomes.prompts(task, tokenizer, scripted or seen, limit, answer))
         renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
+        add(outcomes.prompts(renderer, scripted or seen, answer))
         add(wording.unshown(renderer, scripted))
         add(wording.uncopied(renderer, scripted))
         add(wording.other_form(scripted))
@@ -152,13 +160,14 @@ def _judge(
     task: Task, played: contest.Played, episodes: Sequence[PlayedEpisode], time_limit: float, report: Report
 ) -> None:
     """Adds findings about all played episodes to the report."""
+    whole = [one for one in episodes if one.stop != FAILED]
     report.findings += [
         *outcomes.failures(episodes),
-        *outcomes.rewards(episodes),
+        *outcomes.rewards(whole),
         *outcomes.victories(played[RANDOM]),
         *outcomes.paid_twice(episodes),
         *contest.findings(played),
-        *outcomes.ends(episodes, task.suite.factory().max_turns),
+        *outcomes.ends(whole, task.suite.factory().max_turns),
         *outcomes.seconds(episodes, time_limit),
         *outcomes.actions(played),
     ]
@@ -177,7 +186,7 @@ def _skills(
         return no_skills, None
     if bank is None:
         text = "the task names no skill bank; methods with a teacher need one (grpo needs none)"
-        report.findings.append(Finding("skill", text, ruins=False))
+        report.findings.append(look("skill", text))
     return skills_of(task, bank, tokenizer or WordCount(), limit), bank
 
 
@@ -219,7 +228,3 @@ def _show(renderer: Renderer, episode: PlayedEpisode, report: Report) -> None:
     known, read = report.prompt.splitlines(), text_of(renderer.show(turn.view, episode.skill)).splitlines()
     report.taught = "\n".join(line for line in read if line not in known)
     report.tokens = wording.parts(renderer, episode, turn)
-
-
-def _listed(tokens: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in tokens.items() if count)
