@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -81,22 +80,6 @@ def trained_on(tasks: int, held_out: int | None) -> int:
     return tasks - (held_out or 0)
 
 
-def splits(rows: Sequence[Row], panel: Sequence[Row]) -> Iterator[Finding]:
-    """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them."""
-    names = [row["task_id"] for row in rows]
-    if twice := len(names) - len(set(names)):
-        yield Finding("tasks", f"{twice} of {len(names)} task_ids occur twice in tasks('train'); give each row its own")
-    known = {content(row) for row in rows}
-    if same := sum(content(row) in known for row in panel):
-        yield look("panel", f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart")
-
-
-def content(row: Row) -> str:
-    """Returns a row as JSON, without ``task_id`` and ``category``."""
-    told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
-    return json.dumps(told, sort_keys=True, default=str)
-
-
 def starts(factory: Callable[[], Any], rows: Sequence[Row], time_limit: float) -> Iterator[Finding]:
     """Resets siblings of some tasks, and again after a step; yields findings if they fail or differ."""
     with closing(open_batch(factory, SIBLINGS, time_limit, here=True)) as batch:
@@ -116,13 +99,19 @@ def starts(factory: Callable[[], Any], rows: Sequence[Row], time_limit: float) -
 
 def check_prompts(factory: Any, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, options: PlayOptions) -> None:
     """Checks a chat template, and the first prompts of some tasks, unless the factory has a ``batch`` of its own or a
-    server, which may take long to open. Raises `ValueError` as `check_template` and `check_first_prompts`."""
+    server, which may take long to open. Raises `ValueError` as `check_chat` and `check_first_prompts`."""
+    check_chat(factory, tokenizer, options)
+    if opens_one(factory):
+        check_first_prompts(factory, rows, tokenizer, options, time_limit=60.0)
+
+
+def check_chat(factory: Any, tokenizer: PreTrainedTokenizerBase, options: PlayOptions) -> None:
+    """Checks a chat template, and that it shows tools if the factory's prompts need it to. Raises `ValueError` as
+    `require_tools` and `check_template`."""
     native = getattr(getattr(factory, "prompt", None), "native", False)
     if native:
         require_tools(tokenizer)
     check_template(tokenizer, options, native)
-    if opens_one(factory):
-        check_first_prompts(factory, rows, tokenizer, options, time_limit=60.0)
 
 
 def opens_one(factory: Any) -> bool:

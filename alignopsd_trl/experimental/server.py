@@ -141,7 +141,7 @@ class Server:
             while not self._closed.is_set() and wanted():
                 weights = self.weights
                 try:
-                    return self._read(self._post(body))._replace(weights=weights)
+                    return self._ask(body)._replace(weights=weights)
                 except (httpx.HTTPError, _Fault) as error:
                     problem = f"{self._address}: {_named(error)}"
                 away = self._was_away(gone, wanted)
@@ -165,19 +165,17 @@ class Server:
             self._closed.wait(PAUSE)
         return away
 
-    def _post(self, body: Mapping[str, Any]) -> httpx.Response:
+    def _ask(self, body: Mapping[str, Any]) -> Response:
         reply = self._client.post(f"{self._address}/v1/completions", json={"model": self._model, **body})
         if 400 <= reply.status_code < 500 and reply.status_code not in PASSING:
             raise RequestFailed(f"{self._address} answered {reply.status_code}: {reply.text:.300}")
         if reply.status_code != 200:
             raise _Fault(f"answered {reply.status_code}: {reply.text:.300}")
-        return reply
-
-    def _read(self, reply: httpx.Response) -> Response:
         try:
             choice = reply.json()["choices"][0]
             ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-            if [type(one) for one in ids] != [int] * len(ids) or list(map(_number, log_probs)) != [True] * len(ids):
+            known = all(one is None or isinstance(one, int | float) for one in log_probs)  # TRL's None is not finite
+            if not known or len(ids) != len(log_probs) or any(type(one) is not int for one in ids):
                 raise TypeError("token_ids and token_logprobs must be equally long lists of numbers")
         except (ValueError, LookupError, TypeError) as error:
             raise _Fault(f"answered with no completion of token ids: {reply.text!r:.120}") from error
@@ -196,10 +194,6 @@ class Server:
         except httpx.HTTPError:
             return ""
         return next((line for line in lines if line.startswith("process_start_time_seconds")), "")
-
-
-def _number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)  # TRL writes None where a log-prob is not finite
 
 
 def _named(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,11 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
         ValueError: if the task can't be found; the message says what is missing.
     """
     if spec.startswith(("http://", "https://")):
-        connect = partial(_client(spec), base_url=server_address(spec))
+        try:
+            from openenv.core import GenericEnvClient
+        except ImportError as error:
+            raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
+        connect = partial(GenericEnvClient, base_url=server_address(spec))
         return _adapted(spec, OpenEnvEnvironment(connect, reward="sum"), rows)
     place, colon, name = spec.rpartition(":")
     if colon:
@@ -122,12 +126,3 @@ def _read_rows(path: str) -> list[dict[str, Any]]:
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"--rows {path}: give a file with a JSON object in each line")
     return rows
-
-
-def _client(spec: str) -> Callable[..., Any]:
-    """Returns OpenEnv's client class, which is not installed with this package."""
-    try:
-        from openenv.core import GenericEnvClient
-    except ImportError as error:
-        raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
-    return GenericEnvClient

@@ -31,8 +31,9 @@ def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         yield Finding("failure", f"{count} of {len(episodes)} episodes failed, task {task!r} with: {message}{slower}")
 
 
-def rewards(whole: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    """Yields findings about rewards of unfailed episodes that teach nothing, or the wrong thing."""
+def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Yields findings about rewards that teach nothing, or the wrong thing."""
+    whole = [one for one in episodes if one.stop != FAILED]
     totals = [one.reward for one in whole]
     same = len(whole) > 1 and len({round(one, 9) for one in totals}) == 1
     if same:
@@ -117,8 +118,9 @@ def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         )
 
 
-def ends(whole: Sequence[PlayedEpisode], max_turns: int) -> Iterator[Finding]:
-    """Yields findings about unfailed episodes that end too late or too early."""
+def ends(episodes: Sequence[PlayedEpisode], max_turns: int) -> Iterator[Finding]:
+    """Yields findings about episodes that end too late or too early."""
+    whole = [one for one in episodes if one.stop != FAILED]
     if whole and all(one.stop == TURN_LIMIT for one in whole):
         yield Finding(
             "end", f"no episode ended within max_turns={max_turns}; set Step.done where it is over, or raise max_turns"

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, Row, content, look, seeded
+from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, Row, look, seeded
 from alignopsd_trl.environments.alike import difference
 from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import open_batch
@@ -61,6 +61,12 @@ def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator
             f"tasks open in {len(kinds)} categories, which no row names; give the rows a column category, so that "
             "spread_categories can give each round its share of each",
         )
+
+
+def content(row: Row) -> str:
+    """Returns a row as JSON, without ``task_id`` and ``category``."""
+    told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
+    return json.dumps(told, sort_keys=True, default=str)
 
 
 def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remedy: str) -> Iterator[Finding]:

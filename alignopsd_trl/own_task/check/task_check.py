@@ -10,23 +10,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, look, splits, starts
+from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, look, starts
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
 from alignopsd_trl.own_task.check.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
-from alignopsd_trl.own_task.playing import (
-    FAILED,
-    Actor,
-    AtRandom,
-    PlayedEpisode,
-    PlayerError,
-    check_room,
-    play,
-    scripted,
-)
+from alignopsd_trl.own_task.playing import Actor, AtRandom, PlayedEpisode, PlayerError, check_room, play, scripted
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.warm_start.agreement import VIEWS
 from alignopsd_trl.own_task.warm_start.tiny import WordCount, tiny_tokenizer
@@ -145,29 +136,33 @@ def check_task(
 
 
 def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yields findings about training and panel (evaluation set) tasks, which an adapted class may have in common."""
+    """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them, which an
+    adapted class may have in common."""
     try:
         panel = list(task.suite.panel(task.preset.get("panel", "test")))
     except Exception as error:  # foreign code
         yield Finding("panel", f"panel('test') failed with {type(error).__name__}: {error}; mend panel()")
         return
+    names = [row["task_id"] for row in rows]
+    if twice := len(names) - len(set(names)):
+        yield Finding("tasks", f"{twice} of {len(names)} task_ids occur twice in tasks('train'); give each row its own")
     adapted = task.name == task.suite.name and not task.preset
-    same = adapted and [row["task_id"] for row in rows] == [row["task_id"] for row in panel]
-    yield from splits(rows, () if same else panel)
+    known = set() if adapted and names == [row["task_id"] for row in panel] else {starting.content(row) for row in rows}
+    if same := sum(starting.content(row) in known for row in panel):
+        yield look("panel", f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart")
 
 
 def _judge(
     task: Task, played: contest.Played, episodes: Sequence[PlayedEpisode], time_limit: float, report: Report
 ) -> None:
     """Adds findings about all played episodes to the report."""
-    whole = [one for one in episodes if one.stop != FAILED]
     report.findings += [
         *outcomes.failures(episodes),
-        *outcomes.rewards(whole),
+        *outcomes.rewards(episodes),
         *outcomes.victories(played[RANDOM]),
         *outcomes.paid_twice(episodes),
         *contest.findings(played),
-        *outcomes.ends(whole, task.suite.factory().max_turns),
+        *outcomes.ends(episodes, task.suite.factory().max_turns),
         *outcomes.seconds(episodes, time_limit),
         *outcomes.actions(played),
     ]
