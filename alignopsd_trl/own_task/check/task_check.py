@@ -112,7 +112,6 @@ def check_task(
 
     played = contest.play_on(part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes)
     seen = [one for part in played.values() for one in part]
-    _tell(played, report)
     stage("findings and replays")
     _judge(task, played, seen, time_limit, report)
     stage("openings and skills")
@@ -155,7 +154,11 @@ def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 def _judge(
     task: Task, played: contest.Played, episodes: Sequence[PlayedEpisode], time_limit: float, report: Report
 ) -> None:
-    """Adds findings about all played episodes to the report."""
+    """Adds the results of play, and findings about all episodes, to the report."""
+    report.success = {who: _success(part, who == PLAYER) for who, part in played.items()}
+    if found := contest.difference(played):
+        report.success["difference in reward"] = f"{found:+.3g}"
+    report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
     report.findings += [
         *outcomes.failures(episodes),
         *outcomes.rewards(episodes),
@@ -194,14 +197,6 @@ def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
     except PlayerError as error:
         report.findings.append(Finding("player", str(error)))
     return actors
-
-
-def _tell(played: contest.Played, report: Report) -> None:
-    """Adds the results of play to the report."""
-    report.success = {who: _success(part, who == PLAYER) for who, part in played.items()}
-    if found := contest.difference(played):
-        report.success["difference in reward"] = f"{found:+.3g}"
-    report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
 
 
 def _success(episodes: Sequence[PlayedEpisode], reads: bool) -> str:
