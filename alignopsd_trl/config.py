@@ -67,10 +67,7 @@ _RULES: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port vllm_group_port"),
     (Literal["server", "colocate"], "vllm_mode"),
     (Literal["vllm", "transformers"], "vllm_model_impl"),
-    (
-        Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"],
-        "vllm_importance_sampling_mode",
-    ),
+    (Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"], "vllm_importance_sampling_mode"),
     (Literal["all", "non_padding", "no"] | bool, "include_num_input_tokens_seen"),
     (Literal["", "underflow_overflow", "tpu_metrics_debug"] | list[DebugOption] | None, "debug"),
     (Literal["group", "none"] | bool, "scale_rewards"),  # TRL's other form

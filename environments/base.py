@@ -439,3 +439,38 @@ class Suite:
     description: Mapping[str, Any]
     skill_bank: str = ""
     sketch: Callable[[str, int], Sequence[Mapping[str, Any]]] | None = None
+
+    @classmethod
+    def of_rows(
+        cls,
+        name: str,
+        factory: Callable[[], TextEnvironment],
+        rows: Callable[[str], Sequence[Mapping[str, Any]]],
+        *,
+        categories: tuple[str, ...] = (),
+        description: Mapping[str, Any],
+        skill_bank: str = "",
+    ) -> Suite:
+        """Makes a suite whose splits and panels are the same: ``rows`` returns those of either by its name."""
+        from datasets import Dataset
+
+        from alignopsd_trl.environments.panel import TaskPanel
+
+        def tasks(split: str) -> Dataset:
+            given = [dict(row) for row in rows(split)]
+            try:
+                return Dataset.from_list(given)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"rows({split!r}) of {name!r} make no dataset ({error}); give the values of a column one type"
+                ) from error
+
+        return cls(
+            name,
+            factory,
+            tasks,
+            panel=lambda panel: TaskPanel.of(name, panel, rows(panel)),
+            categories=categories,
+            description=description,
+            skill_bank=skill_bank,
+        )

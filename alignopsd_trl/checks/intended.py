@@ -79,9 +79,8 @@ class Intended:
     init: Mapping[str, Any] | None = None
 
     @property
-    def columns(self) -> tuple[str, ...] | None:
-        names = getattr(self.tasks, "column_names", None)
-        return None if names is None else tuple(names)
+    def columns(self) -> list[str] | None:
+        return getattr(self.tasks, "column_names", None)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -151,7 +150,8 @@ def _encoder(run: Intended) -> None:
         check_encoder(run.encoder)
 
 
-def _walks(run: Intended) -> None:
+def _rewards(run: Intended) -> None:
+    settled_weights(run.args.reward_weights, run.rewards)
     if not run.method.needs_turn_advantages:
         return
     asks = f"method={run.method.name!r}"
@@ -159,10 +159,6 @@ def _walks(run: Intended) -> None:
         raise ValueError(f"{asks} walks for the environment's own reward alone; remove reward_funcs and reward_weights")
     if run.args.history != "window":
         raise ValueError(f"{asks} replays actions, which make no conversation; use history='window'")
-
-
-def _weights(run: Intended) -> None:
-    settled_weights(run.args.reward_weights, run.rewards)
 
 
 def settled_weights(weights: list[float] | None, functions: int) -> list[float] | None:
@@ -181,8 +177,7 @@ def settled_weights(weights: list[float] | None, functions: int) -> list[float] 
 def _rows(run: Intended) -> None:
     refuse_stream(run.tasks, "train_dataset")
     if run.tasks is None or (run.columns is not None and "task_id" not in run.columns):
-        names = None if run.columns is None else list(run.columns)
-        raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
+        raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {run.columns}")
     if run.own_environment:
         refuse_given(run.columns or (), "train_dataset")
     ids = list(run.tasks["task_id"]) if isinstance(run.tasks, Dataset) else []
@@ -267,7 +262,7 @@ def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
         )
 
 
-CHECKS = (_settings, _rows, _weights, _walks, _skills, _encoder, _reports, _model, _sessions, _task)
+CHECKS = (_settings, _rows, _rewards, _skills, _encoder, _reports, _model, _sessions, _task)
 
 
 # Settings of TRL and transformers: what a run would meet only after it has played a round

@@ -57,18 +57,15 @@ def check_policy(
 ) -> PreTrainedTokenizerBase | None:
     """Checks the files of a policy's folder, but not of one that comes with the package.
 
+    Returns its tokenizer, if there is one to check. Raises `ValueError` if the policy can't be loaded, played or saved
+    again; the message names the file.
+
     Args:
         name: name or path of the policy, as the user wrote it.
         own_tokenizer: whether the folder's tokenizer will be used.
         saves: whether the model will be saved; transformers loads some models that it can't save.
         judge: gets the model, without weights; raises `ValueError` for one that the run can't train.
         init: what ``from_pretrained`` gets beside the folder (``model_init_kwargs``).
-
-    Returns:
-        The tokenizer, if there is one to check.
-
-    Raises:
-        ValueError: if the policy can't be loaded, played or saved again; the message names the file.
     """
     check_model_name(name)
     folder = Path(resolve_model(name)).expanduser()
@@ -121,7 +118,6 @@ def _check_init(folder: Path, init: Mapping[str, Any], trust_remote_code: bool) 
 def put_adapter(empty: PreTrainedModel, config: Any) -> Any:
     """Puts an adapter by PEFT's config on a model without weights. Raises `ValueError` where PEFT refuses it, or would
     leave out what it names."""
-    import torch
     from peft import get_peft_model
 
     names = {name for one in (empty.named_modules(), empty.named_parameters()) for name, _ in one}
@@ -250,7 +246,6 @@ def weight_types(folder: Path) -> dict[str, str]:
 
 def check_architecture(model: PreTrainedModel, args: AlignOPSDConfig, method: Method) -> None:
     """Raises `ValueError` for a model that can't be trained over turn rows, or not under this configuration."""
-
     config: Any = model.config.get_text_config()
     if getattr(config, "num_hidden_layers", 1) < 1:
         raise ValueError(f"the model has num_hidden_layers={config.num_hidden_layers}; take one with layers")

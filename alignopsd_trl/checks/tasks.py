@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TRIED = 4  # tasks that are opened
 SIBLINGS = 4
+Row = Mapping[str, Any]
 FAILED_RESET = "failed reset"
 FATAL = ("siblings", "reset", "random numbers")
 """Findings of these kinds end any run; others cost episodes or learning."""
@@ -47,6 +48,10 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{'WRONG' if self.ruins else 'look '} {self.about}: {self.text}"
+
+
+look = partial(Finding, ruins=False)
+"""Makes a finding that is only worth a look."""
 
 
 def refuse_given(columns: Iterable[str], where: str) -> None:
@@ -75,24 +80,7 @@ def trained_on(tasks: int, held_out: int | None) -> int:
     return tasks - (held_out or 0)
 
 
-def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them."""
-    names = [row["task_id"] for row in rows]
-    if twice := len(names) - len(set(names)):
-        yield Finding("tasks", f"{twice} of {len(names)} task_ids occur twice in tasks('train'); give each row its own")
-    known = {content(row) for row in rows}
-    if same := sum(content(row) in known for row in panel):
-        told = f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart"
-        yield Finding("panel", told, ruins=False)
-
-
-def content(row: Mapping[str, Any]) -> str:
-    """Returns a row as JSON, without ``task_id`` and ``category``."""
-    told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
-    return json.dumps(told, sort_keys=True, default=str)
-
-
-def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> Iterator[Finding]:
+def starts(factory: Callable[[], Any], rows: Sequence[Row], time_limit: float) -> Iterator[Finding]:
     """Resets siblings of some tasks, and again after a step; yields findings if they fail or differ."""
     with closing(open_batch(factory, SIBLINGS, time_limit, here=True)) as batch:
         seed = torch.initial_seed()
@@ -109,21 +97,21 @@ def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_l
             )
 
 
-def check_prompts(
-    factory: Any,
-    rows: Sequence[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    options: PlayOptions,
-    time_limit: float = 60.0,
-) -> None:
+def check_prompts(factory: Any, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, options: PlayOptions) -> None:
     """Checks a chat template, and the first prompts of some tasks, unless the factory has a ``batch`` of its own or a
-    server, which may take long to open. Raises `ValueError` as `check_template` and `check_first_prompts`."""
+    server, which may take long to open. Raises `ValueError` as `check_chat` and `check_first_prompts`."""
+    check_chat(factory, tokenizer, options)
+    if opens_one(factory):
+        check_first_prompts(factory, rows, tokenizer, options, time_limit=60.0)
+
+
+def check_chat(factory: Any, tokenizer: PreTrainedTokenizerBase, options: PlayOptions) -> None:
+    """Checks a chat template, and that it shows tools if the factory's prompts need it to. Raises `ValueError` as
+    `require_tools` and `check_template`."""
     native = getattr(getattr(factory, "prompt", None), "native", False)
     if native:
         require_tools(tokenizer)
     check_template(tokenizer, options, native)
-    if opens_one(factory):
-        check_first_prompts(factory, rows, tokenizer, options, time_limit)
 
 
 def opens_one(factory: Any) -> bool:
@@ -132,11 +120,7 @@ def opens_one(factory: Any) -> bool:
 
 
 def check_first_prompts(
-    factory: Callable[[], Any],
-    rows: Sequence[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    options: PlayOptions,
-    time_limit: float,
+    factory: Any, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, options: PlayOptions, time_limit: float
 ) -> None:
     """Opens some tasks, and renders their first prompts with the policy's chat template. Raises `ValueError` if none of
     the tasks opens; if the environment's prompt or the template fails; if all prompts are longer than
@@ -173,9 +157,8 @@ def check_first_prompts(
         )
 
 
-def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:
-    name = row["task_id"]
-    slots = range(batch.slots)
+def _siblings(batch: ValidatedBatch, row: Row) -> Iterator[Finding]:
+    name, slots = row["task_id"], range(batch.slots)
     rows = [seeded(batch, row, sibling=one) for one in slots]
     openings = batch.reset(slots, rows)
     opened = [one for one in openings if isinstance(one, Opening)]
@@ -199,7 +182,7 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
         yield Finding("task text", f"task {name!r}: {told}")
 
 
-def seeded(batch: ValidatedBatch, row: Mapping[str, Any], sibling: int = 0) -> dict[str, Any]:
+def seeded(batch: ValidatedBatch, row: Row, sibling: int = 0) -> dict[str, Any]:
     """Returns a row with its seeds, as `reset` gets it in training."""
     return given_to_reset(batch, row, episode_seeds(row["task_id"], 0, sibling))
 
@@ -208,20 +191,9 @@ PATIENCE = 2.0
 """Seconds for a server to take back the sessions of clients that were closed just before."""
 
 
-def check_sessions(
-    factory: OpenEnvEnvironment, episodes: int, row: Mapping[str, Any], time_limit: float, instead: str
-) -> None:
-    """Opens one session per episode, all at the same time, and closes them again.
-
-    Args:
-        episodes: number of episodes that all processes play at once.
-        row: the task to which each session is reset.
-        time_limit: seconds that one reset may take.
-        instead: remedy in the message: how to play fewer episodes at once.
-
-    Raises:
-        ValueError: if the server gives fewer sessions.
-    """
+def check_sessions(factory: OpenEnvEnvironment, episodes: int, row: Row, time_limit: float, instead: str) -> None:
+    """Opens one session per episode that all processes play at once, resets it to the task ``row``, and closes it
+    again. Raises `ValueError` if the server gives fewer; ``instead`` says how to play fewer episodes at once."""
     with closing(open_batch(factory, episodes, time_limit)) as batch:
         failures = _without_session(batch, range(episodes), {"seed": 0, "dynamics_seed": 0, **row})
     reason = cut(" ".join(failures[0].message.split()), 160) if failures else ""
@@ -236,7 +208,7 @@ def check_sessions(
         )
 
 
-def _without_session(batch: ValidatedBatch, slots: Sequence[int], row: Mapping[str, Any]) -> list[Failure]:
+def _without_session(batch: ValidatedBatch, slots: Sequence[int], row: Row) -> list[Failure]:
     """Resets slots until all succeed or time is up, and returns the failures that are left."""
     end = time.monotonic() + PATIENCE
     while True:

@@ -12,15 +12,15 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.intended import settled_weights
 from alignopsd_trl.checks.loading import beyond_positions, check_architecture, check_quantised
+from alignopsd_trl.checks.tasks import check_chat
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.config import BEST, AlignOPSDConfig
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment, check_rows, row_id, with_task_ids
 from alignopsd_trl.environments.adapters.calls import without_calls
 from alignopsd_trl.environments.adapters.rows import messages_of
 from alignopsd_trl.methods import Method
-from alignopsd_trl.rollout.conversations import check_template, notes_of
+from alignopsd_trl.rollout.conversations import notes_of
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.reading import require_tools
 from alignopsd_trl.runs.health import weights_are_finite
 from alignopsd_trl.scoring.trl_trainer import why_not_shared
 from alignopsd_trl.turns import Trajectory, Turn
@@ -57,12 +57,8 @@ def check_made(trainer: Any, processes: ProcessGroup) -> list[str]:
     if processes.agree(int(not weights_are_finite(trainer.model))):
         name = f"{'the adapter on ' * is_peft_model(policy)}model={policy.config._name_or_path!r}"
         raise ValueError(f"the weights of {name} are not finite; copy it again, or take an earlier one")
-    factory = trainer.environment_factory
-    native = isinstance(factory, AdaptedEnvironment) and factory.prompt.native
-    if native:
-        require_tools(tokenizer)
     options = PlayOptions.of(args)
-    check_template(tokenizer, options, native)
+    check_chat(trainer.environment_factory, tokenizer, options)
     positions = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
     told = beyond_positions(positions, args), *notes_of(tokenizer, options, trainer.eos_token_ids)
     return list(filter(None, told))
@@ -141,12 +137,8 @@ def _placeholder(args: AlignOPSDConfig) -> Dataset:
 def conversation(
     trajectory: Trajectory, environment: AdaptedEnvironment | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns prompt and completion of an episode as messages, as TRL passes them to reward functions.
-
-    Args:
-        trajectory (`Trajectory`): a finished episode.
-        environment (`AdaptedEnvironment` or `None`): the environment that played it; `None` if it has failed.
-    """
+    """Returns prompt and completion of a finished episode as messages, as TRL passes them to reward functions. The
+    ``environment`` that played it is `None` if it has failed."""
     prompt = environment.messages if environment is not None else messages_of(trajectory.row)
     said = environment.said if environment is not None else []
     said = said or [_said(turn) for turn in trajectory.turns]

@@ -34,7 +34,7 @@ PAUSE = 0.25
 """Seconds between two tries while the server is away."""
 PASSING = (408, 425, 429)
 """Status codes of temporary refusals."""
-PATIENCE = {"in_flight": 256, "tries": 4, "backoff": 1.0, "timeout": 600.0}
+PATIENCE: dict[str, Any] = {"in_flight": 256, "tries": 4, "backoff": 1.0, "timeout": 600.0}
 """How a process asks the server: arguments of `Server`."""
 SECONDS_TO_END = 5.0
 """Seconds that a server or a round that is closed waits for calls whose results are dropped."""
@@ -96,13 +96,8 @@ class Server:
             raise
 
     def submit(self, body: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> Future[Response]:
-        """Posts a body of ``/v1/completions``, without its ``model``.
-
-        The future raises `RequestFailed` for this request alone, or `SamplerDown`.
-
-        Args:
-            wanted: returns whether the request is still needed; else it is not tried again.
-        """
+        """Posts a body of ``/v1/completions``, without its ``model``. The future raises `RequestFailed` for this
+        request alone, or `SamplerDown`. ``wanted`` returns whether the request is still needed, and so tried again."""
         request = in_background(lambda: self._complete(body, wanted), "request")
         self._requests.add(request)
         request.add_done_callback(self._requests.discard)
@@ -146,7 +141,7 @@ class Server:
             while not self._closed.is_set() and wanted():
                 weights = self.weights
                 try:
-                    return self._read(self._post(body))._replace(weights=weights)
+                    return self._ask(body)._replace(weights=weights)
                 except (httpx.HTTPError, _Fault) as error:
                     problem = f"{self._address}: {_named(error)}"
                 away = self._was_away(gone, wanted)
@@ -170,19 +165,17 @@ class Server:
             self._closed.wait(PAUSE)
         return away
 
-    def _post(self, body: Mapping[str, Any]) -> httpx.Response:
+    def _ask(self, body: Mapping[str, Any]) -> Response:
         reply = self._client.post(f"{self._address}/v1/completions", json={"model": self._model, **body})
         if 400 <= reply.status_code < 500 and reply.status_code not in PASSING:
             raise RequestFailed(f"{self._address} answered {reply.status_code}: {reply.text:.300}")
         if reply.status_code != 200:
             raise _Fault(f"answered {reply.status_code}: {reply.text:.300}")
-        return reply
-
-    def _read(self, reply: httpx.Response) -> Response:
         try:
             choice = reply.json()["choices"][0]
             ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-            if [type(one) for one in ids] != [int] * len(ids) or list(map(_number, log_probs)) != [True] * len(ids):
+            known = all(one is None or isinstance(one, int | float) for one in log_probs)  # TRL's None is not finite
+            if not known or len(ids) != len(log_probs) or any(type(one) is not int for one in ids):
                 raise TypeError("token_ids and token_logprobs must be equally long lists of numbers")
         except (ValueError, LookupError, TypeError) as error:
             raise _Fault(f"answered with no completion of token ids: {reply.text!r:.120}") from error
@@ -201,10 +194,6 @@ class Server:
         except httpx.HTTPError:
             return ""
         return next((line for line in lines if line.startswith("process_start_time_seconds")), "")
-
-
-def _number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)  # TRL writes None where a log-prob is not finite
 
 
 def _named(error: Exception) -> str:
@@ -267,11 +256,8 @@ class ServerBackend(ColocatedBackend):
         self._push, self._options, self._config = push, options, config
 
     def push(self, update: int) -> None:
-        """Sends the policy's weights to the server. With `rounds_ahead` the next round's requests are frozen.
-
-        Raises:
-            SamplerDown: on all processes, if the push fails.
-        """
+        """Sends the policy's weights to the server. With `rounds_ahead` the next round's requests are frozen. Raises
+        `SamplerDown` on all processes if the push fails."""
         server = self._connected()
         frozen = self._config.rounds_ahead and server.weights not in (None, update)
         with self._frozen(server) if frozen else contextlib.nullcontext():
@@ -296,18 +282,15 @@ class ServerBackend(ColocatedBackend):
         return ServerSampler(self._connected(), self._options(temperature, max_tokens), self._processes.together)
 
     def _connected(self) -> Server:
-        """Returns the server, to which the first call connects. A collective.
-
-        Raises:
-            SamplerDown: on all processes, if one of them does not reach the server, or it was restarted.
-        """
+        """Returns the server, to which the first call connects. A collective. Raises `SamplerDown` on all processes if
+        one of them does not reach the server, or it was restarted."""
         return self._processes.together(self._open, SamplerDown)
 
     def _open(self) -> Server:
         if self._server is None:
-            config, limits = self._config, dict[str, Any](PATIENCE)
+            config = self._config
             address = config.vllm_server_base_url or f"http://{config.vllm_server_host}:{config.vllm_server_port}"
-            self._server = Server(address, **limits, away=config.vllm_server_timeout)
+            self._server = Server(address, **PATIENCE, away=config.vllm_server_timeout)
         self._server.check()
         return self._server
 

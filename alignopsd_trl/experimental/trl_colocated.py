@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from copy import copy
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,7 @@ def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> d
 _NUMBERS = count()  # an engine needs distinct request names
 
 
+@dataclass(eq=False)
 class SteppingSampler(Continuous):
     """A [`~alignopsd_trl.rollout.Sampler`] on a colocated engine. Each step samples one token of every request.
 
@@ -80,54 +81,46 @@ class SteppingSampler(Continuous):
         asked: of all samplers on this engine, since a step of one fulfils the requests of all.
     """
 
+    engine: Any
+    parameters: Callable[[int], Any]
+    read: Callable[[Any], Response]
+    adapter: Any = None
+    asked: dict[str, Future[Response]] = field(default_factory=dict)
     takes_schemas = True
-
-    def __init__(
-        self,
-        engine: Any,
-        parameters: Callable[[int], Any],
-        read: Callable[[Any], Response],
-        adapter: Any = None,
-        asked: dict[str, Future[Response]] | None = None,
-    ):
-        self._engine, self._parameters, self._read, self._adapter = engine, parameters, read, adapter
-        self._asked = {} if asked is None else asked
 
     def instead(self, adapter: Any) -> SteppingSampler:
         """Returns a sampler that asks the engine for another adapter; `None`: for the base weights."""
-        other = copy(self)
-        other._adapter = adapter
-        return other
+        return replace(self, adapter=adapter)
 
     @property
     def waiting(self) -> int:
-        return len(self._asked)
+        return len(self.asked)
 
     def submit(self, request: Request) -> Future[Response]:
         future: Future[Response] = Future()
         name, prompt = f"turn-{next(_NUMBERS)}", {"prompt_token_ids": list(request.prompt_ids)}
-        parameters = self._parameters(request.seed)
+        parameters = self.parameters(request.seed)
         try:
             if request.schema is not None:
                 from vllm.sampling_params import StructuredOutputsParams
 
                 parameters.structured_outputs = StructuredOutputsParams(json=dict(request.schema))
-            self._engine.add_request(name, prompt, parameters, lora_request=self._adapter)
+            self.engine.add_request(name, prompt, parameters, lora_request=self.adapter)
         except Exception as error:  # of vLLM's own classes, for example if a prompt is too long for the engine
             future.set_exception(RequestFailed(f"vLLM refused the request: {error}"))
         else:
-            self._asked[name] = future
+            self.asked[name] = future
         return future
 
     def advance(self) -> bool:
-        if not self._asked:
+        if not self.asked:
             return False
-        for output in self._engine.step():
-            if output.finished and output.request_id in self._asked:
-                self._asked.pop(output.request_id).set_result(self._read(output))
+        for output in self.engine.step():
+            if output.finished and output.request_id in self.asked:
+                self.asked.pop(output.request_id).set_result(self.read(output))
         return True
 
     def drop(self) -> None:
-        if self._asked:
-            self._engine.abort_request(list(self._asked))
-            self._asked.clear()
+        if self.asked:
+            self.engine.abort_request(list(self.asked))
+            self.asked.clear()

@@ -36,8 +36,8 @@ def new(argv: Sequence[str]) -> None:
     parser = CommandParser(prog="alignopsd new", description="Writes a task that runs into a new folder.")
     parser.add_argument("folder", nargs="?", help="its name is the task's: letters, digits and underscores")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--tools", action="store_true", help="a class of TRL's convention: tools as methods")
-    kind.add_argument("--agent", action="store_true", help="a program that asks for chat completions")
+    kind.add_argument("--tools", action="store_const", const="", help="a class of TRL's convention: tools as methods")
+    kind.add_argument("--agent", action="store_const", const="", help="a program that asks for chat completions")
     kind.add_argument("--openenv", metavar="URL", help="a client of the OpenEnv server at this address")
     kind.add_argument(
         "--textarena", metavar="ID", help=f"a game of TextArena; {LIST!r} prints those that can be played"
@@ -66,11 +66,9 @@ def new(argv: Sequence[str]) -> None:
         if given.folder is None:
             raise ValueError("name a folder for the task: alignopsd new NAME")
         kinds = {name: getattr(given, name) for name in ("tools", "agent", "openenv", *WORLDS)}
-        kind, asked = next(
-            ((name, one) for name, one in kinds.items() if one not in (None, False)), ("environment", "")
-        )
+        kind, asked = next(((name, one) for name, one in kinds.items() if one is not None), ("environment", ""))
         functions = {name: getattr(given, name) for name in ("seen", "played") if getattr(given, name)}
-        print(write_task(given.folder, kind, "" if asked is True else asked, given.model, functions))
+        print(write_task(given.folder, kind, asked, given.model, functions))
 
 
 def check(argv: Sequence[str]) -> int:

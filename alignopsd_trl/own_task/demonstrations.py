@@ -75,19 +75,15 @@ def demonstrate(
     won_only: bool = False,
     skilled_share: float = SKILLED_SHARE,
 ) -> Demonstrations:
-    """Lets a player play training tasks, and returns its turns as rows.
+    """Lets a player play training tasks, and returns its turns as rows. Raises `ValueError` if no turn is left.
 
     Args:
-        episodes: number of episodes; tasks are drawn in passes over the training split, without those
-            that the recipe holds out.
+        episodes: their number; tasks are drawn in passes over the training split, without those held out.
         tokenizer: the policy's, which counts tokens; by default that of a `tiny` policy for the played texts.
         max_prompt_length: tokens of a prompt at most; by default the recipe's.
         skill_bank, encoder: as in a recipe; by default the suite's bank.
         won_only: leaves out episodes that were not won.
         skilled_share: share of the episodes in which the player and the prompts have the skill.
-
-    Raises:
-        ValueError: if no turn is left.
     """
     prompt = task.suite.factory().prompt
     if task.preset.get("history") == "conversation" and (getattr(prompt, "native", False) or hasattr(prompt, "wishes")):
@@ -115,11 +111,8 @@ def demonstrate(
 
 
 def bank_of(task: Task, bank: Any = None, encoder: str = "lexical") -> Any:
-    """Returns the given skill bank, the recipe's or the suite's; `None` if none is named.
-
-    Raises:
-        ValueError: if it can't be read.
-    """
+    """Returns the given skill bank, the recipe's or the suite's; `None` if none is named. Raises `ValueError` if it
+    can't be read."""
     name = bank or task.preset.get("skill_bank") or task.suite.skill_bank
     return load_skills(name, load_encoder(encoder), task.rows("train")[0].keys()) if name else None
 
@@ -202,11 +195,7 @@ def write_demonstrations(path: str | Path, rows: Sequence[dict[str, Any]]) -> No
 
 
 def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
-    """Reads the rows of a file.
-
-    Raises:
-        ValueError: if there is no such file, or it holds no demonstrations.
-    """
+    """Reads the rows of a file. Raises `ValueError` if there is no such file, or it holds no demonstrations."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"--data {path_as_given(path)} is no file; name one that alignopsd demonstrate TASK wrote")
@@ -241,11 +230,8 @@ def play_options(preset: Mapping[str, Any]) -> dict[str, Any]:
 
 def dialogue(episode: Trajectory, renderer: Renderer) -> tuple[dict[str, Any], int]:
     """Makes one training row of an episode, in TRL's conversational form: the first prompt, and all responses with the
-    replies between them as its completion.
-
-    Returns:
-        The row, and the number of turns at the episode's end that it leaves out because their prompt is too long.
-    """
+    replies between them as its completion. Returns it with the number of turns at the episode's end that it leaves out
+    because their prompt is too long."""
     fitted = renderer.fit([episode.turns[0].shown.view], [episode.skill_text])[0]
     if fitted is None:
         return {}, len(episode.turns)
@@ -263,11 +249,8 @@ def encoded(row: Mapping[str, Any], tokenizer: Any, preset: Mapping[str, Any]) -
     """Tokenises a dialogue into rows of ``input_ids`` and ``completion_mask``, which is 1 at the responses.
 
     A dialogue is one row. A chat template that changes earlier messages (by dropping their thinking, say) makes a
-    prompt that no longer begins with the tokens so far: there another row begins.
-
-    Args:
-        tokenizer: the policy's, whose ``eos_token`` ends a response.
-    """
+    prompt that no longer begins with the tokens so far: there another row begins. The tokenizer's ``eos_token`` ends a
+    response."""
     renderer, end = Renderer(tokenizer, None, PlayOptions(**play_options(preset))), tokenizer.eos_token_id
     opening = Chat(row["prompt"], row.get("tools") or ())
     talk = Conversation(renderer, opening, renderer.encode([opening])[0])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from alignopsd_trl.common.options import option
 
 FRESH = "tiny"
 LIST = "list"
@@ -21,19 +23,18 @@ class WarmStartConfig:
     """The settings of a warm start. Minutes and a learning rate of `None` depend on the model: few and high for a fresh
     model, more and low for a pretrained one."""
 
-    model: str = field(default=FRESH, metadata={"help": "hub id, path, or 'tiny': a fresh model for these words"})
-    minutes: float | None = field(default=None, metadata={"help": "of training by the clock; 2 for 'tiny', else 10"})
-    max_steps: int = field(default=-1, metadata={"help": "so many updates, in place of minutes"})
-    until_read: float | None = field(
-        default=None,
-        metadata={"help": "ends soon after so many held-out turns with the skill are the player's, such as 0.95"},
+    model: str = option(FRESH, "hub id, path, or 'tiny': a fresh model for these words")
+    minutes: float | None = option(None, "of training by the clock; 2 for 'tiny', else 10")
+    max_steps: int = option(-1, "so many updates, in place of minutes")
+    until_read: float | None = option(
+        None, "ends soon after so many held-out turns with the skill are the player's, such as 0.95"
     )
-    batch_size: int = field(default=16, metadata={"help": "turns of an update"})
-    learning_rate: float | None = field(default=None, metadata={"help": "2e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})
-    use_peft: bool = field(default=False, metadata={"help": "train LoRA adapters, which are merged at the end"})
-    lora_r: int = field(default=16, metadata={"help": "rank of the adapters"})
-    layers: int = field(default=2, metadata={"help": "of 'tiny'"})
-    seed: int = field(default=0, metadata={"help": "of weights and order"})
+    batch_size: int = option(16, "turns of an update")
+    learning_rate: float | None = option(None, "2e-3 for 'tiny', 2e-4 with LoRA, else 2e-5")
+    use_peft: bool = option(False, "train LoRA adapters, which are merged at the end")
+    lora_r: int = option(16, "rank of the adapters")
+    layers: int = option(2, "of 'tiny'")
+    seed: int = option(0, "of weights and order")
 
     def __post_init__(self) -> None:
         for name in ("minutes", "learning_rate", "batch_size", "lora_r", "layers"):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
+from types import MappingProxyType
 
 from alignopsd_trl.common.files import replacing
 from alignopsd_trl.common.literals import with_values
@@ -51,22 +52,16 @@ def write_task(
     kind: str = "environment",
     asked: str = "",
     model: str | None = None,
-    functions: Mapping[str, str] | None = None,
+    functions: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Writes a task into a folder that must be new or empty.
+    """Writes a task into a folder that must be new or empty, and returns the commands to run next, as text. Raises
+    `ValueError` if the folder is taken, its name can't be a module's, or the world can't be played here.
 
     Args:
         folder: its name becomes the task's.
         kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv`` or one of `WORLDS`.
-        asked: what `alignopsd_trl.own_task.worlds.ask` takes.
+        asked, functions: as `alignopsd_trl.own_task.worlds.ask` takes them.
         model: what the first policy starts from: ``smollm2`` or ``tiny``; by default `smollm2` if it is installed.
-        functions: as in `ask`.
-
-    Returns:
-        The first policy and the commands to run next, as text.
-
-    Raises:
-        ValueError: if the folder is taken, its name can't be a module's, or the world can't be played here.
     """
     folder = Path(folder).expanduser()
     name = folder.resolve().name

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from alignopsd_trl.checks.tasks import refuse_given, trained_on
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, OpenEnvEnvironment, as_environment
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import find_module, importable, load
-from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.presets import recipe_beside
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.own_task.worlds import server_address
@@ -47,11 +44,8 @@ class Task:
         return given or self.preset.get(name) or LIMITS[name]
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """Returns the rows of a split.
-
-        Raises:
-            ValueError: if there are none, one has no ``task_id``, or a column is not the task's to name.
-        """
+        """Returns the rows of a split. Raises `ValueError` if there are none, if one has no ``task_id``, or if a column
+        is not the task's to name."""
         rows = list(self.suite.tasks(split))
         if not rows:
             raise ValueError(f"task {self.name}: tasks({split!r}) has no rows; return at least one")
@@ -63,11 +57,8 @@ class Task:
         return rows
 
     def learnt(self) -> Sequence[Mapping[str, Any]]:
-        """Returns the training rows without those that the recipe holds out.
-
-        Raises:
-            ValueError: as `rows`, or if none is left.
-        """
+        """Returns the training rows without those that the recipe holds out. Raises `ValueError` as `rows`, or if none
+        is left."""
         rows = self.rows("train")
         return rows[: trained_on(len(rows), self.preset.get("held_out"))]
 
@@ -85,7 +76,11 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
         ValueError: if the task can't be found; the message says what is missing.
     """
     if spec.startswith(("http://", "https://")):
-        connect = partial(_client(spec), base_url=server_address(spec))
+        try:
+            from openenv.core import GenericEnvClient
+        except ImportError as error:
+            raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
+        connect = partial(GenericEnvClient, base_url=server_address(spec))
         return _adapted(spec, OpenEnvEnvironment(connect, reward="sum"), rows)
     place, colon, name = spec.rpartition(":")
     if colon:
@@ -117,17 +112,9 @@ def _class(place: str, name: str) -> type:
 
 def _adapted(name: str, environment: Any, rows: str | None) -> Task:
     """Makes a task of an environment of another convention; without ``rows`` it has 16 rows with empty prompts."""
-    given = _read_rows(rows) if rows else [{"prompt": "", "task_id": f"{name}/{number}"} for number in range(16)]
+    given = _read_rows(rows) if rows else [{"prompt": ""}] * 16
     tasks = [{"task_id": f"{name}/{number}", **row} for number, row in enumerate(given)]
-    suite = Suite(
-        name=name,
-        factory=environment,
-        tasks=lambda split: Dataset.from_list(tasks),
-        panel=lambda panel: TaskPanel.of(name, panel, tasks),
-        categories=(),
-        description={},
-    )
-    return Task(name, suite)
+    return Task(name, Suite.of_rows(name, environment, lambda split: tasks, description={}))
 
 
 def _read_rows(path: str) -> list[dict[str, Any]]:
@@ -139,12 +126,3 @@ def _read_rows(path: str) -> list[dict[str, Any]]:
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"--rows {path}: give a file with a JSON object in each line")
     return rows
-
-
-def _client(spec: str) -> Callable[..., Any]:
-    """Returns OpenEnv's client class, which is not installed with this package."""
-    try:
-        from openenv.core import GenericEnvClient
-    except ImportError as error:
-        raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
-    return GenericEnvClient

@@ -8,10 +8,11 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from statistics import median
@@ -61,24 +62,20 @@ class Written:
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
-def ask(kind: str, asked: str, functions: Mapping[str, str] | None = None) -> Written:
-    """Asks a world what it needs, and checks the value before it is written.
+def ask(kind: str, asked: str, functions: Mapping[str, str]) -> Written:
+    """Asks a world what it needs, and checks the value before it is written. Raises `ValueError` if its package is
+    missing, or what was asked for can't be played here; the message says what is needed.
 
     Args:
         kind: the folder of templates; of a world the name of its package and option.
         asked: the option's value: an id, a task, a dataset, a file, options, the address of an OpenEnv server.
         functions: ``MODULE:FUNCTION`` for the functions ``seen`` and ``played`` of a Gymnasium environment.
-
-    Raises:
-        ValueError: if its package is missing, or what was asked for can't be played here; the message says what is
-            needed.
     """
-    if kind == "gymnasium":
-        return _gymnasium(asked, functions or {})
-    known = {
+    known: dict[str, Callable[[str], Written]] = {
         "textarena": _textarena,
         "textworld": _textworld,
         "scienceworld": _scienceworld,
+        "gymnasium": partial(_gymnasium, functions),
         "reasoning_gym": _reasoning,
         "openenv": lambda address: Written({"ADDRESS": server_address(address)}),
     }
@@ -107,10 +104,9 @@ def _unknown(what: str, asked: str, known: Any) -> ValueError:
 
 def textarena_table() -> Iterator[str]:
     """Yields a line for each game of TextArena that one player can play here, then the number of the others."""
-    registry = _package("textarena.envs.registration", TEXTARENA).ENV_REGISTRY
-    others = 0
+    games, others = _games(), 0
     yield f"{'id':<32}turns"
-    for name in (one.removesuffix("-raw") for one in registry if one.endswith("-raw")):
+    for name in games:
         with _quiet():  # here and not on the thread, which may not come back
             found = limited(lambda name=name: _dealt(name), SECONDS)
         if isinstance(found, Failure):
@@ -121,11 +117,7 @@ def textarena_table() -> Iterator[str]:
 
 
 def _dealt(name: str) -> Any:
-    """Deals a game of TextArena to one player and returns its state.
-
-    Raises:
-        Exception: of any kind, from the game.
-    """
+    """Deals a game of TextArena to one player and returns its state. The game may raise anything."""
     if reason := NEVER_WON.get(name.partition("-")[0]):
         raise ValueError(reason)
     arena = importlib.import_module("textarena")
@@ -142,11 +134,15 @@ def _quiet() -> Generator[None]:
         yield
 
 
-def _textarena(asked: str) -> Written:
+def _games() -> list[str]:
     registry = _package("textarena.envs.registration", TEXTARENA).ENV_REGISTRY
+    return [one.removesuffix("-raw") for one in registry if one.endswith("-raw")]
+
+
+def _textarena(asked: str) -> Written:
     name = asked.removesuffix("-raw").removesuffix("-train")
-    if f"{name}-raw" not in registry:
-        raise _unknown("the game", asked, [one.removesuffix("-raw") for one in registry if one.endswith("-raw")])
+    if name not in (games := _games()):
+        raise _unknown("the game", asked, games)
     part = name.partition("-")[0]
     try:
         with _quiet():
@@ -231,7 +227,7 @@ def _reasoning(asked: str) -> Written:
     return Written({"NAME": asked})
 
 
-def _gymnasium(asked: str, functions: Mapping[str, str]) -> Written:
+def _gymnasium(functions: Mapping[str, str], asked: str) -> Written:
     gym = _package("gymnasium", "gymnasium")
     try:
         world = gym.make(asked)

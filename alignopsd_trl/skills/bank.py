@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -182,13 +182,11 @@ def _occurs(keyword: str, text: str) -> bool:
 # The block of a prompt
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """A skill block: its ``text`` without a final line break, the ``ids`` of its items, and how many did not fit."""
+class Rendered(NamedTuple):
+    """A skill block: its ``text`` without a final line break, and the ``ids`` of its items."""
 
     text: str
     ids: tuple[str, ...]
-    dropped: int
 
 
 def skill_budget(max_prompt_tokens: int) -> int:
@@ -202,13 +200,10 @@ def render(retrieved: Retrieved, count_tokens: Callable[[str], int], budget: int
     If all are too long, the last item is dropped until the rest fits: first mistakes, then general skills, then skills
     of the task's type. The first of these always stays.
     """
-    skills, general, mistakes = list(retrieved.skills), list(retrieved.general), list(retrieved.mistakes)
-    sections: list[list[Any]] = [skills, general, mistakes]
-    total = sum(map(len, sections))
-    while count_tokens(_block(skills, general, mistakes)) > budget and sum(map(len, sections)) > 1:
+    sections: list[list[Any]] = [list(retrieved.skills), list(retrieved.general), list(retrieved.mistakes)]
+    while count_tokens(_block(*sections)) > budget and sum(map(len, sections)) > 1:
         next(section for section in reversed(sections) if section).pop()
-    ids = tuple(item.id for section in sections for item in section)
-    return Rendered(_block(skills, general, mistakes), ids, total - len(ids))
+    return Rendered(_block(*sections), tuple(item.id for section in sections for item in section))
 
 
 def _block(skills: Sequence[Skill], general: Sequence[Skill], mistakes: Sequence[Mistake]) -> str:

@@ -42,7 +42,12 @@ class SkillFunction:
     def __init__(self, function: Callable[..., str]):
         self.environment = self._id = getattr(function, "__qualname__", type(function).__name__)
         self._about = f"skill function {self.environment}"
-        self._function, self.reads_row = function, _reads_row(function, self.environment)
+        self._function, self.reads_row = function, not accepts(function, 1, 2, 3)
+        if self.reads_row and not accepts(function, 1, 2):
+            raise SkillBankError(
+                f"{self._about}{inspect.signature(function)} can't be called with (task_text, task_key, data_source) "
+                "or with (task_text, row); give it these arguments"
+            )
         try:
             source = inspect.getsource(function)
         except (OSError, TypeError):  # a callable object, or a function made at run time
@@ -58,19 +63,15 @@ class SkillFunction:
         budget: int,
         row: Mapping[str, Any] | None = None,
     ) -> Rendered:
-        """Returns the task's text as a skill block.
-
-        Raises:
-            SkillBankError: if the function or the column has no text for the task, or one that is longer than the
-                budget.
-        """
+        """Returns the task's text as a skill block. Raises `SkillBankError` if the function or the column has no text
+        for the task, or one that is longer than the budget."""
         text = self._text(task_text, task_key, data_source, row)
         if text and (length := count_tokens(text)) > budget:
             raise SkillBankError(
                 f"{self._about} has {length} tokens for the task {task_text!r:.80}, but skill_tokens={budget}; "
                 "shorten the text or raise skill_tokens"
             )
-        return Rendered(text, (self._id,) if text else (), 0)
+        return Rendered(text, (self._id,) if text else ())
 
     def _text(self, task_text: str, task_key: str | None, data_source: str | None, row: Mapping | None) -> str:
         text = self._function(task_text, *((row,) if self.reads_row else (task_key, data_source)))
@@ -156,9 +157,7 @@ def function_named(about: str, module: str, name: str) -> Callable:
     return found
 
 
-def skill_source(
-    bank: Skills, tokenizer: Callable[..., Any], budget: int
-) -> Callable[..., tuple[str, tuple[str, ...]]]:
+def skill_source(bank: Skills, tokenizer: Callable[..., Any], budget: int) -> Callable[..., Rendered]:
     """Makes a `rollout.SkillSource` that gives the privileged text of a task within ``budget`` tokens. A bank retrieves
     it by the task text, once per task; a function or a column gives it for the task's row."""
 
@@ -167,30 +166,15 @@ def skill_source(
 
     def source(
         task_text: str, task_key: str | None, data_source: str | None, row: Mapping[str, Any] | None = None
-    ) -> tuple[str, tuple[str, ...]]:
+    ) -> Rendered:
         if isinstance(bank, SkillBank):
-            block = render(bank.retrieve(task_text, task_key, data_source), count, budget)
-        else:
-            block = bank.block(task_text, task_key, data_source, count, budget, row)
-        return block.text, block.ids
+            return render(bank.retrieve(task_text, task_key, data_source), count, budget)
+        return bank.block(task_text, task_key, data_source, count, budget, row)
 
     reads_row = getattr(bank, "reads_row", False)
     given = source if reads_row else cache(source)
     vars(given).update(reads_row=reads_row, is_users=type(bank) is SkillFunction)
     return given
-
-
-def _reads_row(function: Callable, name: str) -> bool:
-    """Returns whether a function takes two arguments (the task's text and its row); `False` for one that takes three.
-    Raises [`SkillBankError`] if it takes neither."""
-    if accepts(function, 1, 2, 3):
-        return False
-    if accepts(function, 1, 2):
-        return True
-    raise SkillBankError(
-        f"skill function {name}{inspect.signature(function)} can't be called with (task_text, task_key, data_source) "
-        "or with (task_text, row); give it these arguments"
-    )
 
 
 def accepts(function: Callable, *places: Any, **names: Any) -> bool:

@@ -146,11 +146,8 @@ class Content(_Record):
 
 
 def read_content(content: Any, source: str) -> Content:
-    """Checks the content of a bank, and returns its records.
-
-    Raises:
-        SkillBankError: if the content breaks the schema; the message has one line per missing or wrong item.
-    """
+    """Checks the content of a bank, and returns its records. Raises `SkillBankError` if it breaks the schema; the
+    message has one line per missing or wrong item."""
     known = BENCHMARKS.get(str(content.get("environment"))) if isinstance(content, dict) else None
     context = {"prefix": known.skill_prefix if known else "", "ids": set(), "keys": ["*"]}
     try:

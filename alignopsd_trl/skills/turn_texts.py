@@ -57,11 +57,8 @@ class PrivilegedSource:
         self._function, self._by_name = function, _by_name(function, self.name)
 
     def __call__(self, turn: Turn, trajectory: Trajectory, siblings: Sequence[Trajectory]) -> str:
-        """Returns the text of a turn, empty for none.
-
-        Raises:
-            PrivilegedError: if the function raised or returned no text.
-        """
+        """Returns the text of a turn, empty for none. Raises `PrivilegedError` if the function raised or returned no
+        text."""
         given: list[Any] = [trajectory.task_text, trajectory.row, turn, trajectory, siblings]
         named = {name: value for name, value in zip(NAMES, given, strict=True) if name in self._by_name}
         place = f"privileged={self.name!r}, task {trajectory.task!r}, turn {turn.number}"

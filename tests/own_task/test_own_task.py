@@ -190,7 +190,7 @@ def test_the_written_agent_trains_in_a_folder_of_its_own(guessing: Path, monkeyp
         (["new", "json"], ["json", "installed"]),
         (["new", "torch"], ["torch", "installed"]),
         *((["new", name], [name, "small letters"]) for name in ("class", "lambda", "Maze", "2mazes", "_m", "a.b", "é")),
-        *((["new", name], [name, "for something else"]) for name in ("train", "policy", "step", "task_panel")),
+        *((["new", name], [name, "for something else"]) for name in ("train", "policy", "step", "plain_environment")),
         (["demonstrate", "maze", "--episodes", "1", "--output", "maze.py"], ["maze.py is there", "move it away"]),
         (["warm_start", "maze", "--output", ""], ["--output", "is empty"]),
     ],

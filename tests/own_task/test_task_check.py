@@ -145,7 +145,11 @@ def test_a_recipe_looks_at_its_task_before_it_starts(
     ("sound", "faulty", "word"),
     [
         ("def suite(", "def suite((", "importing 'maze' failed with SyntaxError"),
-        ('{"doors": doors,', '{"card": [7, "hearts"], "doors": doors,', "maze.py, line "),  # of columns of one type
+        (
+            '{"doors": doors,',
+            '{"card": [7, "hearts"], "doors": doors,',
+            "rows('train') of 'maze' make no dataset",
+        ),  # of columns of one type
         ('{"doors": doors,', '{"seed": 7, "doors": doors,', "'seed', which reset() gets from the trainer"),
     ],
 )

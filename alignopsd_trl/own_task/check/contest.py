@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from alignopsd_trl.checks.tasks import Finding
+from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.common.statistics import LEAST_CLUSTERS, Interval, for_several, mean
 from alignopsd_trl.rollout.episode import Episode
 
@@ -36,11 +36,8 @@ def difference(played: Played) -> Interval | None:
 def play_on(
     play: Callable[[str, Sequence[Any]], list[Episode]], players: Sequence[str], rows: Sequence[Any], first: int
 ) -> dict[str, list[Episode]]:
-    """Lets the players play ``first`` rows, then doubles the rows until the difference is known or time is up.
-
-    Args:
-        play: plays the given rows as one of the ``players``.
-    """
+    """Lets the players play ``first`` rows, then doubles the rows until the difference is known or time is up. ``play``
+    plays rows as one of the ``players``."""
     played: dict[str, list[Episode]] = {who: [] for who in players}
     begun, count = time.monotonic(), min(first, len(rows))
     while True:
@@ -73,10 +70,9 @@ def findings(played: Played) -> Iterator[Finding]:
     if found is None or found.low > 0:
         return
     below = "is below" if found.high < 0 else "can't be told from"
-    yield Finding(
+    yield look(
         "player",
         f"its reward {below} random play's (difference {found:+.3g} on {len(scripted)} tasks): where good play earns "
         "no more there is nothing to learn; mend the player or reward what it does better, or see more with --episodes "
         f"{4 * len(scripted)}",
-        ruins=False,
     )

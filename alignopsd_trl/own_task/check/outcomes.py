@@ -6,13 +6,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
-from alignopsd_trl.checks.tasks import Finding
+from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.rollout.episode import Episode
-from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, text_of
 from alignopsd_trl.turns import StopReason, Trajectory, Turn
 
@@ -57,7 +54,7 @@ def rewards(episodes: Sequence[Episode]) -> Iterator[Finding]:
             "would teach to lose; mend reward or won",
         )
     if whole and all(one.won is None for one in whole):
-        yield Finding("won", "no episode says whether it was won; results report the score alone", ruins=False)
+        yield look("won", "no episode says whether it was won; results report the score alone")
 
 
 def _whole(episodes: Sequence[Episode]) -> list[Trajectory]:
@@ -104,11 +101,10 @@ def paid_twice(episodes: Sequence[Episode]) -> Iterator[Finding]:
     again = [(round(sum(before), 6), round(last, 6)) for before, last in several if _holds_sum(before, last)]
     enough = len(again) >= max(FEWEST, NEARLY_ALL * len(several))
     if enough and all(len(set(values)) > 1 for values in zip(*again, strict=True)):
-        yield Finding(
+        yield look(
             "reward",
             f"in {len(again)} of {len(several)} episodes with several rewards the last one holds the sum of those "
             "before it: all is paid twice; give each turn what it earned alone",
-            ruins=False,
         )
 
 
@@ -143,20 +139,18 @@ def ends(episodes: Sequence[Episode], max_turns: int) -> Iterator[Finding]:
         )
     if whole and max_turns > 1 and all(one.stop is StopReason.DONE and len(one.turns) == 1 for one in whole):
         yield Finding("end", "every episode ended with its first turn; Step.done must wait until the task is over")
-    late = sum(one.won is True and one.stop is StopReason.TURN_LIMIT for one in whole)
-    if late:
-        yield Finding("end", f"{late} episodes were won and went on; set Step.done with Step.won", ruins=False)
+    if late := sum(one.won is True and one.stop is StopReason.TURN_LIMIT for one in whole):
+        yield look("end", f"{late} episodes were won and went on; set Step.done with Step.won")
 
 
 def seconds(episodes: Sequence[Episode], time_limit: float) -> Iterator[Finding]:
     """Yields a finding if steps are slow. Calls beyond the time limit don't count here; `failures` reports them."""
     taken = [seconds for one in episodes for seconds in one.waited if seconds < time_limit]
     if taken and statistics.mean(taken) > SLOW:
-        yield Finding(
+        yield look(
             "time",
             f"a turn waits {statistics.mean(taken):.1f} s for the steps of the episodes side by side: make steps "
             "cheaper, or let the class say concurrent = True (steps that wait) or 'processes' (steps that compute)",
-            ruins=False,
         )
 
 
@@ -179,9 +173,8 @@ def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
             )
         stuck = [turn for one in episodes for turn in _stuck(one)]
         if stuck:
-            yield Finding(
-                "action", f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
-            )
+            text = f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
+            yield Finding("action", text)
 
 
 def _stuck(episode: Episode) -> list[Turn]:
@@ -191,22 +184,19 @@ def _stuck(episode: Episode) -> list[Turn]:
     return [turn for turn, some, later in zip(turns, offers, offers[1:], strict=False) if some and not later]
 
 
-def prompts(
-    task: Task, tokenizer: PreTrainedTokenizerBase, episodes: Sequence[Trajectory], limit: int, longest_answer: int
-) -> Iterator[Finding]:
+def prompts(renderer: Renderer, episodes: Sequence[Trajectory], longest_answer: int) -> Iterator[Finding]:
     """Yields findings about prompts and responses beyond the policy's limits, and about skills in prompts."""
-    renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
     turns = [(one, turn) for one in episodes for turn in one.turns]
     fitted = renderer.fit([turn.shown.view for _, turn in turns], [one.skill_text for one, _ in turns])
     lost = sum(one is None for one in fitted)
     pairs = zip(fitted, turns, strict=True)
     cut = sum(one is not None and len(one.view.history) < len(turn.shown.view.history) for one, (_, turn) in pairs)
-    count, bound = len(turns), f"max_prompt_length={limit}"
+    count, bound = len(turns), f"max_prompt_length={renderer.max_length}"
     if lost:
         yield Finding("prompt", f"{lost} of {count} prompts are longer than {bound} without any history; raise it")
     if cut:
-        yield Finding("prompt", f"{cut} of {count} prompts lose history to {bound}; raise it", ruins=False)
-    longest = max((len(tokenizer(turn.response_text)["input_ids"]) + 1 for _, turn in turns), default=0)
+        yield look("prompt", f"{cut} of {count} prompts lose history to {bound}; raise it")
+    longest = max((len(renderer.tokens(turn.response_text)) + 1 for _, turn in turns), default=0)
     if longest > longest_answer:
         yield Finding(
             "response", f"the longest response has {longest} tokens; raise max_completion_length={longest_answer}"
@@ -236,23 +226,17 @@ def retrieval(task: Task, bank: Any, episodes: Sequence[Episode], openings: Sequ
             "skill", "no task retrieves a skill; methods with a teacher need one: fill the bank or the column"
         )
     elif bare:
-        yield Finding(
-            "skill",
-            f"{len(bare)} of {len(opened)} tasks have no skill, such as {bare[0].row['task_id']!r}",
-            ruins=False,
-        )
+        yield look("skill", f"{len(bare)} of {len(opened)} tasks have no skill, such as {bare[0].row['task_id']!r}")
     types = getattr(bank, "task_types", ())
     if types and openings:
         name = task.suite.name
         if bank.environment not in (name, name.partition("_")[0]):
             yield Finding(
-                "skill",
-                f"the bank is for environment {bank.environment!r}, not {name!r}; name the right one",
+                "skill", f"the bank is for environment {bank.environment!r}, not {name!r}; name the right one"
             )
         asked = {(one.task_text, one.task_key, one.data_source) for one in openings}
         used = {key for one in asked for key in bank.retrieve(*one).type_keys}
-        unused = [kind.key for kind in types if kind.key not in used]
-        if unused:
+        if unused := [kind.key for kind in types if kind.key not in used]:
             yield Finding(
                 "skill",
                 f"none of {len(openings)} tasks retrieves the skills of {', '.join(unused)}; correct their "

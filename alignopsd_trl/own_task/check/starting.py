@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import psutil
 
-from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, content, seeded
+from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, Row, look, seeded
 from alignopsd_trl.environments.alike import difference
 from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import open_batch
@@ -23,7 +23,6 @@ REPEATED = 3  # episodes whose actions siblings play again
 UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
 SECONDS = 30.0  # after which no more tasks are opened
 
-Row = Mapping[str, Any]
 Opened = list[tuple[Row, Opening | Failure]]
 
 
@@ -48,23 +47,27 @@ def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator
     unskilled = [(row, one) for row, one in asked if isinstance(one, Failure)]
     yield from _failed("skill", unskilled, len(asked), "mend it there, or give '' for no skill")
     if len(opened) < len(rows):
-        yield Finding("tasks", f"{len(opened)} of {len(rows)} tasks were opened in {SECONDS:g} s", ruins=False)
+        yield look("tasks", f"{len(opened)} of {len(rows)} tasks were opened in {SECONDS:g} s")
     shown = {(one.observation, one.task_text) for _, one in opened if isinstance(one, Opening)}
     if len(rows) > 1 and len(shown) == 1 and len({content(row) for row in rows}) == 1:
-        yield Finding(
+        yield look(
             "tasks",
             f"all {len(rows)} tasks are one: their columns are equal and they open alike; the columns must differ, or "
             "reset() draw from 'seed'",
-            ruins=False,
         )
     kinds = {one.category for _, one in opened if isinstance(one, Opening)}
     if len(kinds) > 1 and "category" not in rows[0]:
-        yield Finding(
+        yield look(
             "category",
             f"tasks open in {len(kinds)} categories, which no row names; give the rows a column category, so that "
             "spread_categories can give each round its share of each",
-            ruins=False,
         )
+
+
+def content(row: Row) -> str:
+    """Returns a row as JSON, without ``task_id`` and ``category``."""
+    told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
+    return json.dumps(told, sort_keys=True, default=str)
 
 
 def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remedy: str) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, splits, starts
+from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, look, starts
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.check import contest, outcomes, starting, wording
@@ -56,7 +56,8 @@ class Report:
             lines += ["and what the teacher's prompt has in addition:", self.taught, ""] if self.taught else []
             lines += ["and the answer:", self.answer, ""] if self.answer else []
             shown = sum(self.tokens.values()) - self.tokens["answer"]
-            lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {_listed(self.tokens)}"]
+            listed = ", ".join(f"{name} {count}" for name, count in self.tokens.items() if count)
+            lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {listed}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
         lines += [f"an environment: {self.environment}"] if self.environment else []
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
@@ -76,7 +77,8 @@ def check_task(
     time_limit: float = TIME_LIMIT,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Report:
-    """Checks a task by random play and its scripted player, if there is one, until their difference is known.
+    """Checks a task by random play and its scripted player, if there is one, until their difference is known. Raises
+    `ValueError` if the task can't be checked.
 
     Args:
         task: a task, or its name as on the command line.
@@ -86,9 +88,6 @@ def check_task(
         max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
         time_limit: seconds that one call of the environment may take.
         stage: called with the name of each stage when it begins.
-
-    Raises:
-        ValueError: if the task can't be checked.
     """
     task = find_task(task) if isinstance(task, str) else task
     rows, report = task.rows("train"), Report()
@@ -114,7 +113,6 @@ def check_task(
 
     played = contest.play_on(part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes)
     seen = [one for part in played.values() for one in part]
-    _tell(played, report)
     stage("findings and replays")
     _judge(task, played, seen, time_limit, report)
     stage("openings and skills")
@@ -127,8 +125,8 @@ def check_task(
         tokenizer = tokenizer or tiny_tokenizer(texts_of(task, begun))
         answer = task.limit("max_completion_length", max_completion_length)
         scripted = [one.trajectory for one in played.get(PLAYER, ()) if one.trajectory.turns]
-        add(outcomes.prompts(task, tokenizer, scripted or begun, limit, answer))
         renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
+        add(outcomes.prompts(renderer, scripted or begun, answer))
         add(wording.unshown(renderer, scripted))
         add(wording.uncopied(renderer, scripted))
         add(wording.other_form(scripted))
@@ -138,19 +136,28 @@ def check_task(
 
 
 def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yields findings about training and panel (evaluation set) tasks, which an adapted class may have in common."""
+    """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them, which an
+    adapted class may have in common."""
     try:
         panel = list(task.suite.panel(task.preset.get("panel", "test")))
     except Exception as error:  # foreign code
         yield Finding("panel", f"panel('test') failed with {type(error).__name__}: {error}; mend panel()")
         return
+    names = [row["task_id"] for row in rows]
+    if twice := len(names) - len(set(names)):
+        yield Finding("tasks", f"{twice} of {len(names)} task_ids occur twice in tasks('train'); give each row its own")
     adapted = task.name == task.suite.name and not task.preset
-    same = adapted and [row["task_id"] for row in rows] == [row["task_id"] for row in panel]
-    yield from splits(rows, () if same else panel)
+    known = set() if adapted and names == [row["task_id"] for row in panel] else {starting.content(row) for row in rows}
+    if same := sum(starting.content(row) in known for row in panel):
+        yield look("panel", f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart")
 
 
 def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time_limit: float, report: Report) -> None:
-    """Adds findings about all played episodes to the report."""
+    """Adds the results of play, and findings about all episodes, to the report."""
+    report.success = {who: _success([one.trajectory for one in part], who == PLAYER) for who, part in played.items()}
+    if found := contest.difference(played):
+        report.success["difference in reward"] = f"{found:+.3g}"
+    report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
     report.findings += [
         *outcomes.failures(episodes),
         *outcomes.rewards(episodes),
@@ -176,7 +183,7 @@ def _skills(
         return no_skills, None
     if bank is None:
         text = "the task names no skill bank; methods with a teacher need one (grpo needs none)"
-        report.findings.append(Finding("skill", text, ruins=False))
+        report.findings.append(look("skill", text))
     return skills_of(task, bank, tokenizer or WordCount(), limit), bank
 
 
@@ -189,14 +196,6 @@ def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
     except PlayerError as error:
         report.findings.append(Finding("player", str(error)))
     return actors
-
-
-def _tell(played: contest.Played, report: Report) -> None:
-    """Adds the results of play to the report."""
-    report.success = {who: _success([one.trajectory for one in part], who == PLAYER) for who, part in played.items()}
-    if found := contest.difference(played):
-        report.success["difference in reward"] = f"{found:+.3g}"
-    report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
 
 
 def _success(episodes: Sequence[Trajectory], reads: bool) -> str:
@@ -218,7 +217,3 @@ def _show(renderer: Renderer, episode: Trajectory, report: Report) -> None:
     known, read = report.prompt.splitlines(), text_of(renderer.show(turn.shown.view, episode.skill_text)).splitlines()
     report.taught = "\n".join(line for line in read if line not in known)
     report.tokens = wording.parts(renderer, episode, turn)
-
-
-def _listed(tokens: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in tokens.items() if count)

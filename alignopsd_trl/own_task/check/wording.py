@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from alignopsd_trl.checks.tasks import Finding
+from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.own_task.playing import skill_read
 from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
 from alignopsd_trl.turns import Trajectory, Turn
@@ -50,11 +50,10 @@ def unshown(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Find
         odd += [(max(words, key=len), turn.response_text)] if words else []
     if len(odd) > OFTEN * len(turns):
         word, response = odd[0]
-        yield Finding(
+        yield look(
             "player",
             f"{len(odd)} of {len(turns)} responses have a word that is not in their prompt, such as {word!r} in "
             f"{response!r:.80}; a policy can't know it: show it, or let the thought copy what decides from the prompt",
-            ruins=False,
         )
 
 
@@ -70,11 +69,10 @@ def uncopied(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Fin
             named += not alone.isdisjoint(_words(turn.response_text))
             told += [max(alone, key=len)] if alone else []
     if named < OFTEN * len(told):
-        yield Finding(
+        yield look(
             "player",
             f"of {len(told)} responses under a skill {named} name a word that the skill alone says, such as "
             f"{told[0]!r}; a policy learns to read the skill where the thought copies it before it decides",
-            ruins=False,
         )
 
 
@@ -87,12 +85,11 @@ def other_form(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
     users = Counter(word for words in under for word in words - without)
     for word, count in users.most_common(1):
         if views[False] and count > FORM * len(under):
-            yield Finding(
+            yield look(
                 "player",
                 f"{word!r} is in {count} of {len(under)} responses under a skill and in none without it: a policy that "
                 "thinks otherwise without the skill has to unlearn that before it learns the rule; let the player "
                 "guess there in the same words",
-                ruins=False,
             )
 
 

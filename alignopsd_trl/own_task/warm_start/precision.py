@@ -11,11 +11,8 @@ TOKENS, SECONDS, GAIN = 512, 0.3, 1.25
 
 
 def bfloat16_pays(width: int) -> bool:
-    """Returns whether layers of this width are faster in bfloat16, on the GPU if there is one. Takes a second.
-
-    Args:
-        width: the model's ``hidden_size``.
-    """
+    """Returns whether layers of a width, the model's ``hidden_size``, are faster in bfloat16, on the GPU if there is
+    one. Takes a second."""
     return seconds_of_product(width, torch.float32) >= GAIN * seconds_of_product(width, torch.bfloat16)
 
 

@@ -227,12 +227,9 @@ class WarmStartTrainer(SFTTrainer):
         return metrics
 
     def train_and_keep_the_best(self) -> int:
-        """Trains until the budget is spent or an interrupt. The model then has the weights of the lowest held-out
-        loss, or the last ones if the number of updates is given. Returns the update that made them.
-
-        Raises:
-            KeyboardInterrupt, Terminated: if there are no weights to keep.
-        """
+        """Trains until the budget is spent or an interrupt, which is raised if there are no weights to keep. The model
+        then has the weights of the lowest held-out loss, or the last ones if the number of updates is given. Returns
+        the update that made them."""
         try:
             self.train()
         except (KeyboardInterrupt, Terminated) as stop:
@@ -249,7 +246,6 @@ def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts:
     Args:
         inputs: ``input_ids``, ``attention_mask`` and ``labels`` of shape `(B, T)`; labels are -100 on prompts and
             padding.
-        reads_prompts: whether the loss counts prompt tokens.
     """
     ids, mask, wanted = inputs["input_ids"], inputs["attention_mask"], inputs["labels"] != IGNORED
     hidden = hidden_states(model, inputs)
@@ -296,11 +292,7 @@ def train(
     config: WarmStartConfig,
 ) -> tuple[WarmStartTrainer, int]:
     """Trains a model on rows of TRL's conversational prompt-completion form, or of ``input_ids`` and
-    ``completion_mask``.
-
-    Returns:
-        The trainer, which holds the trained model, and the update of its weights.
-    """
+    ``completion_mask``. Returns the trainer, which holds the trained model, and the update of its weights."""
     disable_progress_bar()
     disable_progress_bars()
     counted = config.max_steps > 0

@@ -91,6 +91,24 @@ def look_back(model: Qwen2ForCausalLM) -> None:
 # The tokenizer
 
 
+NORMALIZER = normalizers.Sequence(
+    [
+        normalizers.Replace(Regex(r"(?<!\w)(?<!\d\.)(?=\w)"), OPEN),
+        normalizers.Replace(Regex(r"(?<=\w)(?!\w)(?!(?<=\d)\.\d)"), CLOSE),
+        normalizers.Replace(f"{CLOSE} {OPEN}", f"{CLOSE}{OPEN}"),
+    ]
+)
+DECODER = decoders.Sequence(
+    [
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Replace(f"{CLOSE}{OPEN}", " "),
+        decoders.Replace(OPEN, ""),
+        decoders.Replace(CLOSE, ""),
+    ]
+)
+
+
 def build_tokenizer(
     texts: Iterable[str], length: int, phrases: Sequence[str], pieces: Sequence[Sequence[str]] = ()
 ) -> PreTrainedTokenizerFast:
@@ -102,15 +120,15 @@ def build_tokenizer(
         pieces: regular expressions of words with more than one token, each as the patterns of its tokens in order,
             such as ``("[A-Z]{2}", "[0-9]+")`` for words like ``AB12``.
     """
-    normalizer, splitter = _normalizer(), _splitter(pieces)
+    splitter = _splitter(pieces)
     vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
     for character in [OPEN, CLOSE, *string.printable]:
         vocabulary.setdefault(character, len(vocabulary))
     for text in texts:
-        for piece, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
+        for piece, _ in splitter.pre_tokenize_str(NORMALIZER.normalize_str(text)):
             vocabulary.setdefault(piece, len(vocabulary))
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True, byte_fallback=True))
-    backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, splitter, _decoder()
+    backend.normalizer, backend.pre_tokenizer, backend.decoder = NORMALIZER, splitter, DECODER
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (PAD, START, END)])
     backend.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
     return PreTrainedTokenizerFast(
@@ -129,21 +147,11 @@ class WordCount:
     """Counts tokens like a tokenizer that knows all words; stands in for a policy's tokenizer."""
 
     def __init__(self) -> None:
-        self._normalizer, self._splitter = _normalizer(), _splitter(())
+        self._splitter = _splitter(())
 
     def __call__(self, text: str, **options: object) -> dict[str, list[str]]:
-        pieces = self._splitter.pre_tokenize_str(self._normalizer.normalize_str(text))
+        pieces = self._splitter.pre_tokenize_str(NORMALIZER.normalize_str(text))
         return {"input_ids": [piece for piece, _ in pieces]}
-
-
-def _normalizer() -> normalizers.Normalizer:
-    return normalizers.Sequence(
-        [
-            normalizers.Replace(Regex(r"(?<!\w)(?<!\d\.)(?=\w)"), OPEN),
-            normalizers.Replace(Regex(r"(?<=\w)(?!\w)(?!(?<=\d)\.\d)"), CLOSE),
-            normalizers.Replace(f"{CLOSE} {OPEN}", f"{CLOSE}{OPEN}"),
-        ]
-    )
 
 
 def _splitter(pieces: Sequence[Sequence[str]]) -> pre_tokenizers.PreTokenizer:
@@ -158,15 +166,3 @@ def _cuts(parts: Sequence[str]) -> Iterator[str]:
         rest = "".join(f"(?:{later})" for later in parts[place + 1 :])
         following = f"(?={rest}{CLOSE})" if rest else CLOSE
         yield f"{'' if place else OPEN}(?:{part}){following}"
-
-
-def _decoder() -> decoders.Decoder:
-    return decoders.Sequence(
-        [
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Replace(f"{CLOSE}{OPEN}", " "),
-            decoders.Replace(OPEN, ""),
-            decoders.Replace(CLOSE, ""),
-        ]
-    )

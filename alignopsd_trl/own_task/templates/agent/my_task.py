@@ -2,9 +2,7 @@
 
 import re
 
-from datasets import Dataset
-
-from alignopsd_trl.environments import Suite, TaskPanel
+from alignopsd_trl.environments import Suite
 from alignopsd_trl.environments.adapters import AgentEnvironment
 
 HIGHEST, GUESSES = 31, 5
@@ -36,12 +34,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=AgentEnvironment(agent, format="text", success=lambda row, reward: reward == 1.0),  # no tools: text
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
-        categories=(),
+    return Suite.of_rows(
+        "my_task",
+        AgentEnvironment(agent, format="text", success=lambda row, reward: reward == 1.0),  # no tools: text
+        rows,
         description={"highest": HIGHEST},
         skill_bank="my_task_skills:hint",
     )

@@ -3,9 +3,7 @@
 import random
 from pathlib import Path
 
-from datasets import Dataset
-
-from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, Suite
 
 SIDE = 4
 MOVES = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
@@ -83,11 +81,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=MyTask,
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+    return Suite.of_rows(
+        "my_task",
+        MyTask,
+        rows,
         categories=tuple(SIGNS),
         description={"side": SIDE},
         skill_bank=str(Path(__file__).with_name("my_task_skills.json")),

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import gymnasium
-from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite
 
 ID = "FrozenLake-v1"
 REQUEST = f"Play {ID}."
@@ -56,11 +55,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=MyTask,
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+    return Suite.of_rows(
+        "my_task",
+        MyTask,
+        rows,
         categories=(ID,),
         description={"id": ID, "gymnasium": gymnasium.__version__},
         skill_bank=str(Path(__file__).with_name("my_task_skills.json")),

@@ -1,9 +1,8 @@
 """The task: what an OpenEnv server offers."""
 
-from datasets import Dataset
 from openenv.core import GenericEnvClient
 
-from alignopsd_trl.environments import Suite, TaskPanel
+from alignopsd_trl.environments import Suite
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 
 ADDRESS = "http://localhost:8000"
@@ -21,12 +20,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=OpenEnvEnvironment(connect, reward="sum", max_turns=10),
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
-        categories=(),
+    return Suite.of_rows(
+        "my_task",
+        OpenEnvEnvironment(connect, reward="sum", max_turns=10),
+        rows,
         description={"address": ADDRESS},
         skill_bank="my_task_skills:hint",
     )

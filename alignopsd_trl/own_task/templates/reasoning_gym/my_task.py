@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import reasoning_gym
-from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite
 
 NAME = "basic_arithmetic"
 OPTIONS = {}  # of the dataset's configuration, such as its difficulty
@@ -34,11 +33,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=MyTask,
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+    return Suite.of_rows(
+        "my_task",
+        MyTask,
+        rows,
         categories=(NAME,),
         description={"dataset": NAME, "options": OPTIONS},
         skill_bank=str(Path(__file__).with_name("my_task_skills.json")),

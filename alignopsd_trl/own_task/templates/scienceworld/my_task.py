@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 import scienceworld
-from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite
 
 TASK = "find-non-living-thing"
 EASIER = "easy"  # ScienceWorld's simplifications, such as open doors; "" for none
@@ -66,11 +65,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=MyTask,
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+    return Suite.of_rows(
+        "my_task",
+        MyTask,
+        rows,
         categories=(TASK,),
         description={"task": TASK, "easier": EASIER, "scienceworld": scienceworld.__version__},
         skill_bank=str(Path(__file__).with_name("my_task_skills.json")),

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import textarena
-from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite
 
 GAME = "GuessTheNumber-v0"
 SHOWN = slice(None)  # lines of the rules in the prompt: each token costs time in each turn, and examples teach much
@@ -49,11 +48,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=MyTask,
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+    return Suite.of_rows(
+        "my_task",
+        MyTask,
+        rows,
         categories=(GAME,),
         description={"game": GAME, "textarena": textarena.__version__},
         skill_bank=str(Path(__file__).with_name("my_task_skills.json")),

@@ -6,9 +6,8 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 
 import textworld
-from datasets import Dataset
 
-from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite, TaskPanel
+from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, ShortPrompt, Step, Suite
 
 FAMILY = {"nb_rooms": 2}  # options of textworld.GameOptions
 NUMBERS = {"train": (1, 96), "test": (10_001, 40)}  # by split: the first number, and how many
@@ -92,11 +91,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=MyTask,
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+    return Suite.of_rows(
+        "my_task",
+        MyTask,
+        rows,
         categories=("house",),
         description={"family": FAMILY, "textworld": textworld.version.__version__},
         skill_bank=str(Path(__file__).with_name("my_task_skills.json")),

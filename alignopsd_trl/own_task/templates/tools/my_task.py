@@ -1,8 +1,6 @@
 """The task: find a number by asking. A class of TRL's convention: each public method is a tool."""
 
-from datasets import Dataset
-
-from alignopsd_trl.environments import Suite, TaskPanel
+from alignopsd_trl.environments import Suite
 from alignopsd_trl.environments.adapters import ToolEnvironment
 
 HIGHEST = 15
@@ -39,12 +37,10 @@ def rows(split):
 
 
 def suite(**options):
-    return Suite(
-        name="my_task",
-        factory=ToolEnvironment(MyTask, success=lambda environment, reward: reward == 1.0, max_turns=5),
-        tasks=lambda split: Dataset.from_list(rows(split)),
-        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
-        categories=(),
+    return Suite.of_rows(
+        "my_task",
+        ToolEnvironment(MyTask, success=lambda environment, reward: reward == 1.0, max_turns=5),
+        rows,
         description={"highest": HIGHEST},
         skill_bank="my_task_skills:hint",
     )
