@@ -31,7 +31,7 @@ from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.results.card import changed_settings
-from alignopsd_trl.runs.folder import look, strangers
+from alignopsd_trl.runs.folder import look, strangers, wanted
 from alignopsd_trl.runs.provenance import configuration_of, weights_checksum
 from alignopsd_trl.runs.state import PREFIX, RunFolderError
 from alignopsd_trl.scoring.prefix_cache import SHARE
@@ -205,9 +205,10 @@ class Job:
         left, now = look(Path(args.output_dir)), plain(self.configuration())
         if left.run:  # a plan may be for another machine
             now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}
-        refused = None if args.overwrite_output_dir else left.refusal(now, args.resume_from_checkpoint)
-        if problem := strangers(left.path) or refused:
+        if problem := strangers(left.path):
             raise RunFolderError(problem)
+        if wanted(args.resume_from_checkpoint) or not args.overwrite_output_dir:
+            left.checkpoint(now, args.resume_from_checkpoint, lambda told: None)
         return found | {"output folder": f"{args.output_dir}, {'holds a run' if left.anything else 'free'}"}
 
 

@@ -73,9 +73,7 @@ class RunFolder:
             left = look(path)
             if summary := state.broken_off(path, ours=True):
                 say(summary)
-            if problem := left.refusal(configuration, resume):
-                raise RunFolderError(problem)
-            checkpoint, run = _checkpoint(resume, left, say), left.run if resumes else None
+            checkpoint, run = left.checkpoint(configuration, resume, say), left.run if resumes else None
             if resumes:
                 _tell_of_unfinished(path, checkpoint, say)
             else:
@@ -182,7 +180,40 @@ class Left:
     checkpoints: tuple[Path, ...]
     anything: bool
 
-    def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
+    def checkpoint(
+        self, configuration: Mapping[str, Any], resume: str | bool | None, say: Callable[[str], None]
+    ) -> Path | None:
+        """Returns the undamaged checkpoint from which a run of this configuration goes on; `None` if it starts. Raises
+        `RunFolderError` if it may do neither here."""
+        if problem := self._refusal(configuration, resume):
+            raise RunFolderError(problem)
+        newest = resume in (True, "True", "true")
+        if not wanted(resume) or (newest and not self.checkpoints):
+            return None
+        run, given = self.run["id"] if self.run else None, Path(str(resume)).absolute()
+        if not newest and given.resolve().parent != self.path.resolve():
+            raise RunFolderError(
+                f"resume_from_checkpoint={resume!r} is no checkpoint in output_dir={str(self.path)!r}; a run goes on "
+                "in its own folder"
+            )
+        if not newest and not state.is_whole(given):
+            raise RunFolderError(
+                f"resume_from_checkpoint={resume!r} has no readable {MARK} (no such folder, or the run was stopped "
+                "while writing it); use True for the last whole checkpoint"
+            )
+        problems = list[str]()
+        for one in [*([] if newest else [given]), *reversed(self.checkpoints)]:
+            if problem := state.damage(one, run):
+                problems.append(problem)
+            elif not problems or newest:
+                for problem in problems:
+                    say(f"{problem}; {one.name} is whole: the run goes on there")
+                return one
+            else:
+                raise RunFolderError(f"{problems[0]}; {one.name} is whole: resume_from_checkpoint={one} goes on there")
+        raise RunFolderError(f"{problems[0]}; no other is whole: overwrite_output_dir=True starts again")
+
+    def _refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
         """Returns the reason why a run of this configuration may not use the folder; `None` if it may."""
         if self.run is None and (self.path / RUN_FILE).exists():
             return (
@@ -327,35 +358,6 @@ def claimed(run: RunFolder) -> Generator[RunFolder]:
 def wanted(resume: str | bool | None) -> bool:
     """Returns whether a ``resume_from_checkpoint`` asks to resume."""
     return resume not in (None, False, "", "False", "false")
-
-
-def _checkpoint(resume: str | bool | None, left: Left, say: Callable[[str], None]) -> Path | None:
-    """Returns the undamaged checkpoint to resume from; `None` if there is none yet."""
-    newest = resume in (True, "True", "true")
-    if not wanted(resume) or (newest and not left.checkpoints):
-        return None
-    run, given = left.run["id"] if left.run else None, Path(str(resume)).absolute()
-    if not newest and given.resolve().parent != left.path.resolve():
-        raise RunFolderError(
-            f"resume_from_checkpoint={resume!r} is no checkpoint in output_dir={str(left.path)!r}; a run goes on in "
-            "its own folder"
-        )
-    if not newest and not state.is_whole(given):
-        raise RunFolderError(
-            f"resume_from_checkpoint={resume!r} has no readable {MARK} (no such folder, or the run was stopped while "
-            "writing it); use True for the last whole checkpoint"
-        )
-    problems = list[str]()
-    for one in [*([] if newest else [given]), *reversed(left.checkpoints)]:
-        if problem := state.damage(one, run):
-            problems.append(problem)
-        elif not problems or newest:
-            for problem in problems:
-                say(f"{problem}; {one.name} is whole: the run goes on there")
-            return one
-        else:
-            raise RunFolderError(f"{problems[0]}; {one.name} is whole: resume_from_checkpoint={one} goes on there")
-    raise RunFolderError(f"{problems[0]}; no other is whole: overwrite_output_dir=True starts again")
 
 
 def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str], None]) -> None:

@@ -102,13 +102,8 @@ class Rollouts:
         progress: Callable[[int, int], None] = lambda ended, turns: None,
         reserved: int = 0,
     ) -> Player:
-        """Makes a player of these environments.
-
-        Args:
-            skilled: whether turns hold privileged prompts.
-            skills_in_rollout: whether the policy itself sees the skill.
-            reserved: as in [`Renderer`].
-        """
+        """Makes a player of these environments: ``skilled``, turns hold privileged prompts; ``skills_in_rollout``, the
+        policy itself sees the skill; ``reserved`` as in [`Renderer`]."""
         return Player.of(
             self.environments,
             sampler,

@@ -115,8 +115,8 @@ def test_environments_down_elsewhere_end_the_play_here(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, factory=ToyEnvironment)
     inner = trainer.rollouts.player
 
-    def player(*arguments: Any) -> Any:
-        made = inner(*arguments)
+    def player(*arguments: Any, **options: Any) -> Any:
+        made = inner(*arguments, **options)
         made.agree = lambda number: 1  # "is any process down?" is what it asks first
         made.each = lambda own: [own, EnvironmentsDown("the shop of another process is closed")]
         return made

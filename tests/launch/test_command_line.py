@@ -166,6 +166,8 @@ def test_a_plan_checks_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFi
         (["--method", "vanilla"], "trains nothing"),
         (["--panel", "tset"], "panel='tset'"),
         (["--train_split", "tarin"], "train_split='tarin'"),
+        (["--resume_from_checkpoint", str(tmp_path / "run" / "checkpoint-3")], "checkpoint-3' has no readable"),
+        (["--resume_from_checkpoint", str(tmp_path / "checkpoint-3")], "checkpoint-3' is no checkpoint in output_dir"),
     ):
         with pytest.raises(ValueError, match=words):
             recipe.main("webshop_tiny", [*own, *wrong])
