@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import subprocess
@@ -405,6 +406,19 @@ def test_what_the_policy_is_to_blame_for_is_a_lost_episode() -> None:
     found = played(AgentEnvironment(agent, format="text", loses=(UnknownTool,)))
     assert all(one.stop is StopReason.DONE and one.won is False for one in found), found
     assert found[0].turns[0].info["lost"] == "UnknownTool: fly"
+
+
+def test_a_refusal_that_is_the_policys_doing_loses_whatever_the_program_makes_of_it() -> None:
+    must = {"type": "function", "function": {"name": "guess", "parameters": {"type": "object", "properties": {}}}}
+
+    async def agent(row: Row, client: Client) -> None:
+        with contextlib.suppress(Exception):
+            await client.chat(messages=START, tools=[must], tool_choice="required")
+        raise RuntimeError("ModelError -> BadRequestError")
+
+    found = played(AgentEnvironment(agent))
+    assert all(one.stop is StopReason.DONE and one.won is False for one in found), found
+    assert found[0].turns[0].info["lost"] == "RuntimeError: ModelError -> BadRequestError"
 
 
 def test_what_a_program_elsewhere_says_of_the_policy_loses() -> None:

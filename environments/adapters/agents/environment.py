@@ -168,8 +168,8 @@ class AgentEnvironment(AdaptedEnvironment):
         others = [
             one for one in parts if not isinstance(one, self._loses) and not any(c in POLICYS for c in _codes(one))
         ]
-        elsewhere = line.refused.code if line.refused and line.refused_elsewhere else ""
-        if others and elsewhere not in POLICYS:
+        refused = line.refused is not None and line.refused.code in POLICYS  # for which programs end in their own words
+        if others and not refused:
             raise self._own(others[0])
         return f"{type(parts[0]).__name__}: {parts[0]}"
 

@@ -46,7 +46,6 @@ class Line:
         now: the request to answer.
         first: the first request that is trained.
         refused: the last refusal, until another request is answered.
-        refused_elsewhere: whether the last answer over the socket was one, for which a program may end without a word.
         turns: the answered requests that are turns.
         asides: requests and responses that are not trained, since the last turn.
         end: of the agent, once it has ended.
@@ -60,7 +59,6 @@ class Line:
         self.now: Ask | None = None
         self.first: Ask | None = None
         self.refused: Refused | None = None
-        self.refused_elsewhere = False
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None

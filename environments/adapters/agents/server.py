@@ -87,7 +87,6 @@ class _Handler(BaseHTTPRequestHandler):
             path = reduce(lambda path, key: path.replace(key, "KEY"), keys, self.path)
             call = Call(self.command, path, headers, self._body(headers))
             answer = exchange(line, call, caller.waits).result()
-            line.refused_elsewhere = answer.status >= 400
             self._send(answer, caller)
         except Refused as error:
             self._refuse(error)
