@@ -8,7 +8,7 @@ import os
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
-PASSED = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+PASSED = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "UV_SYSTEM_CERTS") if name in os.environ}
 TASK = Path(__file__).with_name("verifiers_task.py")
 
 
