@@ -30,6 +30,8 @@ _FOLDERS = (TRAJECTORIES, COMPLETIONS)
 TRAIN = "train"
 """The command that writes a run, in the notes of its folder."""
 
+Say = Callable[[str], None]  # takes a line for the user
+
 
 @dataclass
 class RunFolder:
@@ -49,7 +51,7 @@ class RunFolder:
         configuration: Mapping[str, Any],
         resume: str | bool | None = None,
         overwrite: bool = False,
-        say: Callable[[str], None] = print,
+        say: Say = print,
         aside: bool = False,
     ) -> RunFolder:
         """Locks the folder and makes it this run's. Raises `RunFolderError` if another process uses it, or if it holds
@@ -117,7 +119,7 @@ class RunFolder:
             run["sessions"][-1][what] = _now()
             write_json(self.path / RUN_FILE, run)
 
-    def forget_after(self, update: int, say: Callable[[str], None] = print) -> None:
+    def forget_after(self, update: int, say: Say = print) -> None:
         """Removes what was written after the update at which the run resumes; the run writes it again. Log lines that
         are missing up to this update come from the checkpoint, which has them all."""
         if not self.writes:
@@ -131,7 +133,7 @@ class RunFolder:
         self._tell_of_records(update, say)
         self._mend_log(update, say)
 
-    def _tell_of_records(self, update: int, say: Callable[[str], None]) -> None:
+    def _tell_of_records(self, update: int, say: Say) -> None:
         """Says which files of trajectories are not those of the checkpoint's list."""
         listed = state.load_state(self.resume).get("records") or {}
         found = files.record_sizes(self.path, update)
@@ -146,7 +148,7 @@ class RunFolder:
                 remedy = "move it away" if told.startswith("was") else "bring it back, or the run goes on without it"
                 say(f"{self.path / TRAJECTORIES / min(some)} {told}{more}; {remedy}")
 
-    def _mend_log(self, update: int, say: Callable[[str], None]) -> None:
+    def _mend_log(self, update: int, say: Say) -> None:
         """Cuts the log to an update; lines that are not those of the checkpoint's log are replaced by these."""
         log = self.path / files.LOG_FILE
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
@@ -180,9 +182,7 @@ class Left:
     checkpoints: tuple[Path, ...]
     anything: bool
 
-    def checkpoint(
-        self, configuration: Mapping[str, Any], resume: str | bool | None, say: Callable[[str], None]
-    ) -> Path | None:
+    def checkpoint(self, configuration: Mapping[str, Any], resume: str | bool | None, say: Say) -> Path | None:
         """Returns the undamaged checkpoint from which a run of this configuration goes on; `None` if it starts. Raises
         `RunFolderError` if it may do neither here."""
         if problem := self._refusal(configuration, resume):
@@ -360,7 +360,7 @@ def wanted(resume: str | bool | None) -> bool:
     return resume not in (None, False, "", "False", "false")
 
 
-def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str], None]) -> None:
+def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Say) -> None:
     begins = update_of(checkpoint) if checkpoint else -1
     if later := [one for one in state.checkpoints(path) if update_of(one) > begins and not state.is_whole(one)]:
         whole = f"{checkpoint.name} is the last whole one" if checkpoint else "no other is whole: the run starts again"
@@ -368,7 +368,7 @@ def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str]
 
 
 def _tell_of_changes(
-    run: Mapping[str, Any], configuration: Mapping[str, Any], session: Mapping[str, Any], say: Callable[[str], None]
+    run: Mapping[str, Any], configuration: Mapping[str, Any], session: Mapping[str, Any], say: Say
 ) -> None:
     if changed := differences(run["configuration"], configuration, ("resume_from_checkpoint", "output_dir")):
         say(f"resumed with changes: {shown(changed)}")

@@ -56,20 +56,21 @@ TAUGHT = {
 
 
 @pytest.mark.parametrize(
-    ("lift", "siblings", "expected", "told"),
+    ("lift", "ceiling", "siblings", "expected", "told"),
     [
-        (WIDE, 8, {"method": "grpo"}, "does not clearly lift"),
-        (FEW_TASKS, 8, {"method": "grpo"}, "does not clearly lift"),
-        (Interval(-0.2, -0.3, -0.1), 8, {"method": "grpo"}, "does not clearly lift"),
-        (CLEAR, 8, TAUGHT, "play: method=grpo, privileged_siblings=4"),
-        (CLEAR, 1, TAUGHT, "follows its distribution: method=align_opsd"),
+        (WIDE, 0.7, 8, {"method": "grpo"}, "does not clearly lift"),
+        (FEW_TASKS, 0.7, 8, {"method": "grpo"}, "does not clearly lift"),
+        (Interval(-0.2, -0.3, -0.1), 0.7, 8, {"method": "grpo"}, "does not clearly lift"),
+        (CLEAR, 0.33, 8, {"method": "grpo"}, "only to 33%"),
+        (CLEAR, 0.7, 8, TAUGHT, "play: method=grpo, privileged_siblings=4"),
+        (CLEAR, math.inf, 1, TAUGHT, "follows its distribution: method=align_opsd"),
     ],
 )
 def test_advice_follows_from_what_is_clear_and_is_a_file_that_train_takes(
-    lift: Interval, siblings: int, expected: dict, told: str, tmp_path: Path
+    lift: Interval, ceiling: float, siblings: int, expected: dict, told: str, tmp_path: Path
 ) -> None:
-    settings, reason = advise(lift, siblings)
-    assert settings == expected and told in reason and ("Cheaper" in reason) is (lift == CLEAR and siblings > 1)
+    settings, reason = advise(lift, ceiling, siblings)
+    assert settings == expected and told in reason and ("Cheaper" in reason) is (expected == TAUGHT and siblings > 1)
     file = tmp_path / "tuned.yaml"
     file.write_text(yaml_text("webshop_tiny", settings, reason))
     _, args, _ = parse("webshop_tiny", ["--config", str(file), "--output_dir", str(tmp_path)])
