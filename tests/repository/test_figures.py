@@ -129,3 +129,18 @@ def test_p_values_are_corrected_for_all_rows() -> None:
     text = " ".join((ROOT / "docs" / "credit.md").read_text(encoding="utf-8").split())
     assert all(f"(p = {one:.3f})".replace("0.", ".") in text for one in found[:2])
     assert f"by Holm, they have {holm[1]:.2f} and {holm[0]:.2f}".replace("0.", ".") in text
+
+
+def test_the_table_of_what_teaches_is_the_stored_rows() -> None:
+    rows = pd.read_parquet(RESULTS / "what_teaches" / "rows.parquet")
+    twelve, more = (
+        rows[rows.environment == f"hops, {count} rounds"].pivot_table(index="seed", columns="label", values="success")
+        for count in (12, 24)
+    )
+    rates = {"GRPO": 1, "distribution alone": 4, "distribution + GRPO": 2, "distribution + AlignOPSD": 2}
+    lines = list(rates)
+    for label, rate in rates.items():
+        row = printed("research/what_teaches.md", f"| {label} | {rate}e-4 |")
+        for part in (twelve[[*lines, "Skill-Prompt*"]].dropna(), more[lines].dropna()):
+            assert f"{part[label].mean():.1f} ± {half(part[label]):.1f}" in row
+            assert label == "GRPO" or told(part[label] - part["GRPO"]) in row
