@@ -33,7 +33,6 @@ from alignopsd_trl.results.play import evaluate, evaluating
 from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.sampling.loop import plain_sampler
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.turns import Trajectory, Turn
@@ -48,13 +47,13 @@ def skilled_play(
     """Plays training tasks with the skill in the prompt. A turn's ``prompt_ids`` are the prompt without it."""
     options, ends = PlayOptions(max_prompt_length=settings["max_prompt_length"]), end_ids(model, tokenizer.eos_token_id)
     bank = load_skills(suite.skill_bank or suite.name, load_encoder("lexical"), ())
-    environments, group = open_batch(suite.factory, TASKS * SIBLINGS, 60.0), TASKS * SIBLINGS
-    player = Player(
+    environments = open_batch(suite.factory, TASKS * SIBLINGS, 60.0)
+    player = Player.of(
         environments,
-        Renderer(tokenizer, environments.prompt, options),
-        plain_sampler(model, tokenizer, ends, SAMPLING, settings["max_completion_length"], group),
+        plain_sampler(model, tokenizer, ends, SAMPLING, settings["max_completion_length"], TASKS * SIBLINGS),
         tokenizer,
         ends,
+        options,
         skills=skill_source(bank, tokenizer, settings["skill_tokens"]),
         privileged_siblings=SIBLINGS,
         sampling_seed=seed,

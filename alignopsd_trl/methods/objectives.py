@@ -199,17 +199,23 @@ def belief_advantage(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns multipliers and turn advantages from the steps B_k - B_{k-1} of a belief, ``(M,)`` each.
 
-    ``"signed"``: A ((1 - lambda) + lambda w) with w = clip(1 + band z(sgn(A) step), 1 - band, 1 + band), z
-    standardising within the rollout (biased deviation; w = 1 for a single turn). ``"telescoping"``: (1 - lambda) A +
-    lambda T, where T distributes outcome - B_0 over the turns in proportion to the steps; the multiplier is then 1.
+    ``"signed"`` and ``"magnitude"``: A ((1 - lambda) + lambda w) with w = clip(1 + band z(q), 1 - band, 1 + band),
+    q = sgn(A) step or |step|, and z standardising within the rollout (biased deviation; w = 1 for a single turn).
+    ``"telescoping"`` and ``"anchored"``: (1 - lambda) A + lambda T, where T distributes outcome - B_0 over the turns.
+    ``"telescoping"`` does so in proportion to the steps; ``"anchored"`` takes the steps with the last belief replaced
+    by the outcome. The multiplier is then 1. The formulas of "magnitude" and "anchored" are inferred from their names.
     """
     group, count = groups.rollout, groups.rollouts
     size = segment_sum(torch.ones_like(steps), group, count)[group]
-    if mode == "telescoping":
+    if mode in ("telescoping", "anchored"):
         travelled = segment_sum(steps, group, count)[group]
-        share = torch.where(travelled == 0, 1 / size, steps / travelled)
-        return torch.ones_like(steps), (1 - mixing) * advantage + mixing * ((outcome - prior) * share)
-    q = advantage.sign() * steps
+        if mode == "telescoping":
+            share = torch.where(travelled == 0, 1 / size, steps / travelled)
+            target = (outcome - prior) * share
+        else:
+            target = torch.where(groups.position == size - 1, outcome - prior - travelled + steps, steps)
+        return torch.ones_like(steps), (1 - mixing) * advantage + mixing * target
+    q = advantage.sign() * steps if mode == "signed" else steps.abs()
     centred = q - segment_sum(q, group, count)[group] / size
     deviation = (segment_sum(centred.square(), group, count)[group] / size).sqrt()
     weight = (1 + band * centred / (deviation + EPSILON)).clamp(1 - band, 1 + band)

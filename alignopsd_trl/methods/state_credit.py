@@ -325,7 +325,10 @@ class MonteCarlo(Baseline):
     needs_turn_advantages = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        assert batch.turn_advantages is not None, "the method declares needs_turn_advantages"
+        if batch.turn_advantages is None:
+            raise ValueError(
+                "monte_carlo needs batch.turn_advantages: measure them by rollouts from the batch's states"
+            )
         found = outcome(batch, self.config)
         advantage = torch.nan_to_num(batch.turn_advantages.double())
         if self.config.scale_rewards == "group":

@@ -154,11 +154,8 @@ class PlayerError(UserError):
 
 
 def scripted(task: str, spec: str | None, seed: int = 0) -> Scripted:
-    """Returns the scripted player ``MODULE:FUNCTION``; by default ``<task>_player:play``.
-
-    Raises:
-        PlayerError: if there is no such function.
-    """
+    """Returns the scripted player ``MODULE:FUNCTION``; by default ``<task>_player:play``. Raises `PlayerError` if there
+    is no such function."""
     module, colon, name = (spec or f"{task}_player:play").partition(":")
     if not colon or not name:
         raise PlayerError(f"--player {spec!r} must be MODULE:FUNCTION, such as {task}_player:play")
@@ -173,11 +170,7 @@ def scripted(task: str, spec: str | None, seed: int = 0) -> Scripted:
 
 @dataclass
 class Scripted:
-    """Calls a scripted player for each situation.
-
-    Raises:
-        PlayerError: if it raises or returns no text.
-    """
+    """Calls a scripted player for each situation. Raises `PlayerError` if it raises or returns no text."""
 
     function: Play
     draw: random.Random
@@ -200,11 +193,7 @@ class Scripted:
 @dataclass
 class Endpoint:
     """Calls an OpenAI-compatible server (``POST URL/chat/completions``) for each situation, several at once. The key
-    comes from ``OPENAI_API_KEY``.
-
-    Raises:
-        ValueError: if the server can't be reached, returns an error, or returns no completion.
-    """
+    comes from ``OPENAI_API_KEY``. Raises `ValueError` if the server can't be reached or returns no completion."""
 
     url: str
     model: str

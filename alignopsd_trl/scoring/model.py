@@ -56,11 +56,7 @@ def head_in_tiles(
 
 
 class Body:
-    """The part of a causal model before its vocabulary head. It runs once, and its hidden states are read twice.
-
-    Args:
-        model: the causal model, or its adapter.
-    """
+    """The part of a causal model, or of its adapter, before the vocabulary head. It runs once, and is read twice."""
 
     def __init__(self, model: Any):
         self._module = model.get_decoder()
