@@ -71,14 +71,14 @@ setup(
     python_requires=">=3.11",  # TRL 1.16 needs it
     # alignopsd_trl/environments and alignopsd_trl/recipes are links to the folders at the top level
     packages=[*find_packages(include=["alignopsd_trl*"]), "alignopsd_trl.recipes"],
-    entry_points={"console_scripts": ["alignopsd=alignopsd_trl.cli:main"]},
+    entry_points={"console_scripts": ["alignopsd=alignopsd_trl.commands.cli:main"]},
     package_data={
         "alignopsd_trl": [
             "data/**/*",
-            "viewer/assets/*",
+            "commands/viewer/assets/*",
             "results/templates/*",
             "results/CITATION.cff",
-            "own_task/templates/**/*",
+            "commands/own_task/templates/**/*",
             "py.typed",
         ],
         "alignopsd_trl.recipes": ["**/*.yaml", "**/*.sbatch"],

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.common.cores import wait_shortly
+from alignopsd_trl.common.earlier import keep_earlier_names
 
 if TYPE_CHECKING:
     from alignopsd_trl.config import AlignOPSDConfig
@@ -43,6 +44,7 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
+keep_earlier_names()
 wait_shortly(os.environ)  # before a public name brings torch
 # TRL 1.16 calls activation checkpointing by its old name, of which transformers 5.23 warns at every start.
 warnings.filterwarnings("ignore", r"`(is_)?gradient_checkpointing", FutureWarning, r"transformers\.")

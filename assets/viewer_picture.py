@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.viewer import view_run
+from alignopsd_trl.commands.viewer import view_run
 
 FLAGS = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync".split()
 WIDTH, SCALE = 900, 1.6

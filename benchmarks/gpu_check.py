@@ -33,11 +33,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
+from alignopsd_trl.commands.launch.machine import Launch
+from alignopsd_trl.commands.launch.memory import GIB, estimate, loading, published, sampler, shape_of
+from alignopsd_trl.commands.launch.presets import BACKBONES, Backbone
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch.machine import Launch
-from alignopsd_trl.launch.memory import GIB, estimate, loading, published, sampler, shape_of
-from alignopsd_trl.launch.presets import BACKBONES, Backbone
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.rollout.sampler import BatchSampler, Responses
 from alignopsd_trl.sampling.loop import LoopSampler

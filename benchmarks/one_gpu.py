@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.launch.job import memory_facts
-from alignopsd_trl.launch.machine import Launch
-from alignopsd_trl.launch.presets import BACKBONES
+from alignopsd_trl.commands.launch.arguments import parse
+from alignopsd_trl.commands.launch.job import memory_facts
+from alignopsd_trl.commands.launch.machine import Launch
+from alignopsd_trl.commands.launch.presets import BACKBONES
 
 GPUS = (24, 48, 80, 141)
 KINDS = {"all weights": (), "LoRA": ("--use_peft", "--dtype", "bfloat16")}

@@ -51,11 +51,11 @@ from rich.progress import track
 from rich.table import Table
 from trl import GRPOTrainer, get_peft_config
 
+from alignopsd_trl.commands.launch.arguments import parse
 from alignopsd_trl.common.cores import keep_memory
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.common.patched import patched
 from alignopsd_trl.environments.loading import load as load_environment
-from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.trl_engine import OwnBackend
 from alignopsd_trl.scoring import teacher as privileged

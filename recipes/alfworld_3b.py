@@ -11,7 +11,7 @@ alfworld. Without official games ($ALFWORLD_DATA and --environment_options '{"ga
 generated ones. The paper used 8 A800 GPUs.
 """
 
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.recipe import main
 
 if __name__ == "__main__":
     main("alfworld_3b")

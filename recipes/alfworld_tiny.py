@@ -9,7 +9,7 @@ trajectories with credit traces, a checkpoint and a model card under outputs/alf
 first run generates 420 games (about a minute) and keeps them.
 """
 
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.recipe import main
 
 if __name__ == "__main__":
     main("alfworld_tiny")

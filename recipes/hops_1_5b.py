@@ -7,7 +7,7 @@ As recipes/webshop_1_5b.py, which says more, on searchqa_hops: 4 to 8 turns of s
 end. No GPU has run it yet.
 """
 
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.recipe import main
 from alignopsd_trl.recipes.webshop_1_5b import PRESET as WEBSHOP
 
 PRESET = {

@@ -16,11 +16,11 @@ Success on 40 test questions, in %, and the difference by task, from a first pol
 | 2 | 42.5 | 80.0, +37.5 [+20.0, +55.0] | 75.0, +32.5 [+12.5, +50.0] |
 """
 
-from alignopsd_trl.launch.presets import SMOLLM2
-from alignopsd_trl.launch.recipe import main
-from alignopsd_trl.own_task.first_policy import first_policy
-from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
+from alignopsd_trl.commands.launch.presets import SMOLLM2
+from alignopsd_trl.commands.launch.recipe import main
+from alignopsd_trl.commands.own_task.first_policy import first_policy
+from alignopsd_trl.commands.own_task.options import WarmStartConfig
+from alignopsd_trl.commands.own_task.warm_start.precision import bfloat16_pays
 
 START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=120)
 READER = "alignopsd_trl.environments.searchqa.hop_reader:play"

@@ -13,13 +13,13 @@ research/results/own_task/clock.json). The maze hides one bit, which a first pol
 
 from pathlib import Path
 
+from alignopsd_trl.commands.launch.presets import SMOLLM2
+from alignopsd_trl.commands.launch.recipe import main
+from alignopsd_trl.commands.own_task.first_policy import first_policy
+from alignopsd_trl.commands.own_task.options import WarmStartConfig
+from alignopsd_trl.commands.own_task.scaffold import write_task
+from alignopsd_trl.commands.own_task.warm_start.precision import bfloat16_pays
 from alignopsd_trl.environments.loading import importable
-from alignopsd_trl.launch.presets import SMOLLM2
-from alignopsd_trl.launch.recipe import main
-from alignopsd_trl.own_task.first_policy import first_policy
-from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.own_task.scaffold import write_task
-from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
 
 MAZE = Path("outputs/maze")
 START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=48)

@@ -11,7 +11,7 @@ retriever (--environment_options '{"data": "FOLDER", "backend": "http", "retriev
 docs/searchqa.md) it trains on the embedded closed world. The paper used 4 A800 GPUs.
 """
 
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.recipe import main
 
 if __name__ == "__main__":
     main("searchqa_7b")

@@ -7,7 +7,7 @@ Evaluates the 200 test questions, trains, evaluates again, and leaves results.js
 checkpoint and a model card under outputs/searchqa_tiny. Needs 2 cores and 2 GB.
 """
 
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.recipe import main
 
 if __name__ == "__main__":
     main("searchqa_tiny")

@@ -10,8 +10,8 @@ The teacher is the model as it was, with the skill in its prompt; the policy fol
 has run it yet. On a GPU without bfloat16, such as a T4: --bf16 False --fp16 True --dtype float16.
 """
 
-from alignopsd_trl.launch.presets import BACKBONES, preset
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.presets import BACKBONES, preset
+from alignopsd_trl.commands.launch.recipe import main
 
 PRESET = {
     **preset("webshop_3b"),

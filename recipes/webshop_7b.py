@@ -15,7 +15,7 @@ weights of the policy and of the encoder (Qwen/Qwen3-Embedding-0.6B) come from t
 The launcher's file takes 8; on 2: --use_peft, or --tokens_per_forward 4608 --beta 0 --vllm_enable_sleep_mode.
 """
 
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.recipe import main
 
 if __name__ == "__main__":
     main("webshop_7b")

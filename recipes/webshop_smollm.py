@@ -13,11 +13,11 @@ by arithmetic (128 episodes of 5 turns are 180,000 tokens a round, half a minute
     python recipes/webshop_smollm.py --use_cpu False --tasks_per_round 16 --num_generations 8 --rounds 48
 """
 
-from alignopsd_trl.launch.presets import SMOLLM2
-from alignopsd_trl.launch.recipe import main
-from alignopsd_trl.own_task.first_policy import first_policy
-from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
+from alignopsd_trl.commands.launch.presets import SMOLLM2
+from alignopsd_trl.commands.launch.recipe import main
+from alignopsd_trl.commands.own_task.first_policy import first_policy
+from alignopsd_trl.commands.own_task.options import WarmStartConfig
+from alignopsd_trl.commands.own_task.warm_start.precision import bfloat16_pays
 
 START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=3e-4, max_steps=140)
 SHOPPER = "alignopsd_trl.environments.webshop.player:respond"

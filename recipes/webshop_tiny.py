@@ -8,7 +8,7 @@ checkpoint and a model card under outputs/webshop_tiny. Needs 2 cores and 2 GB; 
 times and figures.
 """
 
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.recipe import main
 
 if __name__ == "__main__":
     main("webshop_tiny")

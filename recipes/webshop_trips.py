@@ -7,7 +7,7 @@ The policy's thinking states its situation and its skills each name one kind of 
 and 4 GB.
 """
 
-from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.commands.launch.recipe import main
 
 if __name__ == "__main__":
     main("webshop_trips")

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 
 from alignopsd_trl.checks.loading import load_policy
+from alignopsd_trl.commands.launch.presets import preset
+from alignopsd_trl.commands.own_task.warm_start.supervised import IGNORED, loss_of
 from alignopsd_trl.common.files import write_json
 from alignopsd_trl.common.models import end_ids
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.own_task.warm_start.supervised import IGNORED, loss_of
 from alignopsd_trl.results.play import evaluate, evaluating
 from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions

@@ -1,6 +1,6 @@
 """The trained policies of a study on other test tasks than the study's own, with differences paired by seed.
 
-    python -m alignopsd_trl.study recipes/studies/trips.yaml
+    python -m alignopsd_trl.commands.study recipes/studies/trips.yaml
     python -m research.larger_panel outputs/studies/trips --environment "WebShop trips, 3e-4" --limit 384 \
         --output trips_384.json
 
@@ -20,8 +20,8 @@ from typing import Any
 
 import pandas as pd
 
+from alignopsd_trl.commands.launch.evaluate import command
 from alignopsd_trl.common.statistics import mean, paired
-from alignopsd_trl.launch.evaluate import command
 
 SHARED = ("checksum", "temperature")
 Outcomes = dict[str, dict[int, dict[str, Any]]]

@@ -67,7 +67,7 @@ def forgotten() -> Iterator[None]:
 @pytest.fixture
 def maze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Path:
     """A folder as ``alignopsd new`` leaves it, entered."""
-    from alignopsd_trl.cli import main
+    from alignopsd_trl.commands.cli import main
 
     monkeypatch.chdir(tmp_path)
     main(["new", "maze", "--model", "tiny"])

@@ -60,7 +60,7 @@ def watch(countdown: Countdown) -> None:
 
 
 def run(job: dict[str, Any]) -> None:
-    from alignopsd_trl.launch.recipe import main
+    from alignopsd_trl.commands.launch.recipe import main
 
     log = open(job["log"], "a")  # noqa: SIM115 (for the life of the process)
     os.dup2(log.fileno(), 1)
@@ -74,7 +74,7 @@ def run(job: dict[str, Any]) -> None:
 def serve() -> None:
     import torch
 
-    import alignopsd_trl.launch.recipe
+    import alignopsd_trl.commands.launch.recipe
     import alignopsd_trl.trainer  # noqa: F401
 
     torch.set_num_threads(1)

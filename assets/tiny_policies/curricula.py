@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from alignopsd_trl.commands.launch.presets import preset
 from alignopsd_trl.environments import alfworld_tiny, searchqa_hops, searchqa_tiny, webshop_tiny, webshop_trips
 from alignopsd_trl.environments.base import Suite, TextEnvironment
-from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.skills import Retrieved, SkillBank, render
 from assets.tiny_policies import explorers, hoppers, housekeepers, readers, shoppers, situated
 from assets.tiny_policies.demonstrations import Demonstration, Play, demonstrations, every_task

@@ -32,12 +32,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from alignopsd_trl.commands.own_task.options import WarmStartConfig
+from alignopsd_trl.commands.own_task.warm_start.supervised import train
+from alignopsd_trl.commands.own_task.warm_start.tiny import CONTEXT, ROLES, tiny_model
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.own_task.warm_start.supervised import train
-from alignopsd_trl.own_task.warm_start.tiny import CONTEXT, ROLES, tiny_model
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.skills import Retrieved, SkillBank, render, skill_source
 from assets.tiny_policies.curricula import CURRICULA, Setting

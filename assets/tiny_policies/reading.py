@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.commands.launch.presets import preset
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.rollout.episode import SkillSource
 from alignopsd_trl.skills import SkillBank, skill_source

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from alignopsd_trl.own_task.warm_start import tiny as tokenizer
-from alignopsd_trl.own_task.warm_start.tiny import CLOSE, OPEN
+from alignopsd_trl.commands.own_task.warm_start import tiny as tokenizer
+from alignopsd_trl.commands.own_task.warm_start.tiny import CLOSE, OPEN
 
 __all__ = ["CLOSE", "OPEN", "build_tokenizer"]
 
@@ -18,5 +18,5 @@ IDENTIFIER = (r"\d{5}", rf"(?<={OPEN}\d{{5}})\d{{5}}")
 def build_tokenizer(
     texts: Iterable[str], length: int, phrases: Sequence[str], pieces: Sequence[Sequence[str]] = ()
 ) -> PreTrainedTokenizerFast:
-    """As the function of this name in `alignopsd_trl.own_task.warm_start.tiny`, which says what it takes."""
+    """As the function of this name in `alignopsd_trl.commands.own_task.warm_start.tiny`, which says what it takes."""
     return tokenizer.build_tokenizer(texts, length, phrases, (IDENTIFIER, *pieces))

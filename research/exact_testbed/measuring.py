@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from alignopsd_trl.commands.measure.metrics import Turns, agreement
+from alignopsd_trl.commands.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.measure.metrics import Turns, agreement
-from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.turns import TurnBatch

@@ -25,11 +25,11 @@ import pyarrow.parquet as parquet
 import torch
 from transformers import AutoTokenizer
 
+from alignopsd_trl.commands.measure.measurement import pooled
+from alignopsd_trl.commands.measure.metrics import Turns, agreement, turns_of
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.common.statistics import Interval
-from alignopsd_trl.measure.measurement import pooled
-from alignopsd_trl.measure.metrics import Turns, agreement, turns_of
 from alignopsd_trl.turns import Turn
 from research.rectified.views import Views, ask
 

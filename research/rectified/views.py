@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from alignopsd_trl.commands.measure.commands import read_measure
+from alignopsd_trl.commands.measure.kept import decoded
+from alignopsd_trl.commands.measure.setup import Session, environment_preset, prepare
 from alignopsd_trl.environments.base import Suite, View
-from alignopsd_trl.measure.commands import read_measure
-from alignopsd_trl.measure.kept import decoded
-from alignopsd_trl.measure.setup import Session, environment_preset, prepare
 from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.methods.align_opsd.rectification import aligned_log_probs, rectify

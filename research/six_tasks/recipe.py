@@ -9,11 +9,11 @@ skill follows the frozen first policy with it, or learns by GRPO. The settings a
 import sys
 from pathlib import Path
 
-from alignopsd_trl.launch.presets import SMOLLM2
-from alignopsd_trl.launch.recipe import main
-from alignopsd_trl.own_task.first_policy import first_policy
-from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.own_task.warm_start.precision import bfloat16_pays
+from alignopsd_trl.commands.launch.presets import SMOLLM2
+from alignopsd_trl.commands.launch.recipe import main
+from alignopsd_trl.commands.own_task.first_policy import first_policy
+from alignopsd_trl.commands.own_task.options import WarmStartConfig
+from alignopsd_trl.commands.own_task.warm_start.precision import bfloat16_pays
 
 TASKS = ("account", "adventure", "booking", "cards", "form", "parcels", "sorting")
 START = WarmStartConfig(model="smollm2", batch_size=8, learning_rate=2e-4, max_steps=160, until_read=0.95)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from alignopsd_trl.measure.commands import run_measure as measure
+from alignopsd_trl.commands.measure.commands import run_measure as measure
 from research.rectified.__main__ import PLACES, main, places
 from research.rectified.views import Views, ask
 

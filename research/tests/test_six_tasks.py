@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.own_task.check.task_check import check_task
-from alignopsd_trl.own_task.task import find_task
+from alignopsd_trl.commands.own_task.check.task_check import check_task
+from alignopsd_trl.commands.own_task.task import find_task
 
 FOLDER = Path(__file__).resolve().parents[1] / "six_tasks"
 TASKS = ["account", "adventure", "booking", "cards", "form", "parcels", "sorting"]

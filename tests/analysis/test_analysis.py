@@ -13,11 +13,11 @@ from fakes.recorded import RUNS
 
 pytest.importorskip("matplotlib", reason='pip install "alignopsd-trl[studies]"')
 
-from alignopsd_trl import analysis
-from alignopsd_trl.analysis.__main__ import main
-from alignopsd_trl.analysis.drawing import smoothed
-from alignopsd_trl.analysis.temporal_mismatch import Operation, matched_turns, operations
-from alignopsd_trl.analysis.training_dynamics import by_step
+from alignopsd_trl.commands import analysis
+from alignopsd_trl.commands.analysis.__main__ import main
+from alignopsd_trl.commands.analysis.drawing import smoothed
+from alignopsd_trl.commands.analysis.temporal_mismatch import Operation, matched_turns, operations
+from alignopsd_trl.commands.analysis.training_dynamics import by_step
 from alignopsd_trl.common.statistics import clustered_ratio
 
 LIST = "'Back to Search' [SEP] 'Page 1 (Total results: 2)' [SEP] '1111111111'"

@@ -11,7 +11,8 @@ import pytest
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
-from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, cli
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
+from alignopsd_trl.commands import cli
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments.loading import load
 

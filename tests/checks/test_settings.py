@@ -10,9 +10,9 @@ import pytest
 from alignopsd_trl.checks.intended import Intended, check_settings
 from alignopsd_trl.checks.tasks import trained_on
 from alignopsd_trl.checks.unread import not_read
+from alignopsd_trl.commands.launch import recipe
+from alignopsd_trl.commands.launch.machine import usable_device
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.launch import recipe
-from alignopsd_trl.launch.machine import usable_device
 from alignopsd_trl.methods import get_method
 
 

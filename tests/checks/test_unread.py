@@ -12,10 +12,10 @@ from trl import ModelConfig
 
 from alignopsd_trl.checks.intended import Intended
 from alignopsd_trl.checks.unread import READ, WHY_NOT, not_read, unread
+from alignopsd_trl.commands.launch import recipe
+from alignopsd_trl.commands.launch.arguments import RecipeArguments, parse
+from alignopsd_trl.commands.launch.presets import preset, preset_names
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.launch import recipe
-from alignopsd_trl.launch.arguments import RecipeArguments, parse
-from alignopsd_trl.launch.presets import preset, preset_names
 from alignopsd_trl.methods import get_method
 
 NAMES = {one.name for kind in (RecipeArguments, AlignOPSDConfig, ModelConfig) for one in fields(kind)}

@@ -14,9 +14,9 @@ import torch
 from fakes.sweeps import mostly_full
 from trl import ModelConfig
 
+from alignopsd_trl.commands.launch.arguments import MODEL_RULES, RecipeArguments, parse
 from alignopsd_trl.common.options import hints_of, settle, settled
 from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig
-from alignopsd_trl.launch.arguments import MODEL_RULES, RecipeArguments, parse
 
 WRONG: list[Any] = [
     *("false", "banana", "", "4096", "nan", "null", "[1]", '{"a": 1}'),

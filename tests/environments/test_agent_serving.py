@@ -14,7 +14,7 @@ import httpx
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.cli import main
 from alignopsd_trl.environments import load
 from alignopsd_trl.environments.adapters import Served
 from alignopsd_trl.results.play import evaluate

@@ -101,8 +101,9 @@ def test_a_plan_is_made_where_the_user_has_a_package_of_this_name_and_imports_no
     own_environments: Path,
 ) -> None:
     code = (
-        "import sys; from alignopsd_trl.cli import main; main(['train', 'webshop_tiny', '--plan'])\n"
-        "heavy = {'alignopsd_trl.trainer', 'alignopsd_trl.launch.running', 'trl.trainer.grpo_trainer', 'vllm'}\n"
+        "import sys; from alignopsd_trl.commands.cli import main; main(['train', 'webshop_tiny', '--plan'])\n"
+        "heavy = {'alignopsd_trl.trainer', 'alignopsd_trl.commands.launch.running'}\n"
+        "heavy |= {'trl.trainer.grpo_trainer', 'vllm'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=own_environments)

@@ -19,8 +19,9 @@ from datasets import Dataset
 from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_model, chat_tokenizer, messages, trainer_of
 
-from alignopsd_trl import cli, read_records
+from alignopsd_trl import read_records
 from alignopsd_trl.checks import tasks
+from alignopsd_trl.commands import cli
 from alignopsd_trl.environments import Failure, Opening
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.batch import open_batch

@@ -20,9 +20,9 @@ import numpy as np
 import psutil
 import pytest
 
+from alignopsd_trl.commands.own_task.scaffold import write_task
 from alignopsd_trl.environments import Opening, Step, load, open_batch
 from alignopsd_trl.environments.generators import RandomStream
-from alignopsd_trl.own_task.scaffold import write_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.worlds]
 OWN = Path(__file__).parents[1] / "data" / "worlds" / "cases.json"

@@ -30,14 +30,14 @@ from PIL import Image
 
 from alignopsd_trl import AlignOPSDConfig, read_records
 from alignopsd_trl.checks.trainer import adapted
+from alignopsd_trl.commands.launch.running import closing
+from alignopsd_trl.commands.viewer.run import episode_curves, paired
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.environments import Failure, Opening, Step, TaskPanel
 from alignopsd_trl.environments.adapters import ToolEnvironment, row_id
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.launch.running import closing
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.training.rewards import RewardError
-from alignopsd_trl.viewer.run import episode_curves, paired
 
 
 def texts_of(plans: list[Plan]) -> list[list[str]]:

@@ -16,12 +16,12 @@ from fakes.toy import toy_dataset
 from fakes.trainers import DEFAULTS, make_trainer, with_sampler
 from torch.utils.data import BatchSampler
 
+from alignopsd_trl.commands.measure.training import FidelityCallback
 from alignopsd_trl.common.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.experimental.config import ContinuousConfig
 from alignopsd_trl.experimental.server import ServerBackend
 from alignopsd_trl.experimental.trainer import Upcoming
-from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout.sampler import SamplerDown
 from alignopsd_trl.runs.state import whole_checkpoints

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.cli import main
 
 
 def rows_of(file: Path) -> list[dict]:

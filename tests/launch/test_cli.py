@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl import cli
+from alignopsd_trl.commands import cli
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_it_can_not_do_is_a_message_of_few_lines_and_code_2(
 def test_every_shipped_recipe_is_trained_by_its_short_name(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from alignopsd_trl.launch.presets import BACKBONES, preset, preset_names
+    from alignopsd_trl.commands.launch.presets import BACKBONES, preset, preset_names
 
     scripts = {path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.py")}
     assert scripts <= set(preset_names())
@@ -94,7 +94,7 @@ PAGES = [
 def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
     code = (
         "import sys\n"
-        "from alignopsd_trl.cli import main\n"
+        "from alignopsd_trl.commands.cli import main\n"
         f"for argv in {PAGES}:\n"
         "    try:\n"
         "        main(argv)\n"
@@ -117,7 +117,7 @@ def test_traceback_shows_where_an_error_comes_from(argv: list[str], monkeypatch:
 
 
 def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    from alignopsd_trl.launch.machine import from_file
+    from alignopsd_trl.commands.launch.machine import from_file
 
     assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
     with pytest.raises(ValueError, match="plan_for=fsdp9: No such file.* alignopsd --files lists"):
@@ -127,7 +127,7 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
 def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.figure'] = None\n"
-        "from alignopsd_trl.cli import main; main(['analyse', 'dynamics', 'nowhere'])"
+        "from alignopsd_trl.commands.cli import main; main(['analyse', 'dynamics', 'nowhere'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1

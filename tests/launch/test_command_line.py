@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from alignopsd_trl.commands.launch import recipe
+from alignopsd_trl.commands.launch.arguments import everything, parse
+from alignopsd_trl.commands.launch.recipe import HELP
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.environments.base import EnvironmentsDown
-from alignopsd_trl.launch import recipe
-from alignopsd_trl.launch.arguments import everything, parse
-from alignopsd_trl.launch.recipe import HELP
 from alignopsd_trl.methods import method_names
 from alignopsd_trl.runs.health import RunStopped
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from alignopsd_trl.commands.launch import evaluate
+from alignopsd_trl.commands.own_task.commands import check, demonstrate, new
 from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.common.models import SHIPPED_MODELS
-from alignopsd_trl.launch import evaluate
-from alignopsd_trl.own_task.commands import check, demonstrate, new
 
 SHORT = ["--environment", "webshop_tiny", "--limit", "2", "--device", "cpu"]
 ASKS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

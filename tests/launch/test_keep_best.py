@@ -15,11 +15,11 @@ from fakes.trainers import make_trainer
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from alignopsd_trl.commands.launch.arguments import parse
+from alignopsd_trl.commands.launch.job import Job
+from alignopsd_trl.commands.launch.keep_best import KeepBest
 from alignopsd_trl.config import BEST, VARIANCE
 from alignopsd_trl.environments import Step, TaskPanel
-from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.launch.job import Job
-from alignopsd_trl.launch.keep_best import KeepBest
 from alignopsd_trl.runs.files import BEST_FILE
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.runs.state import RunFolderError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.launch.machine import Launch, from_file, launched, processes_of
+from alignopsd_trl.commands.launch.machine import Launch, from_file, launched, processes_of
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "recipes" / "accelerate"
@@ -64,7 +64,7 @@ def test_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("launcher", "processes"),
     [
-        (["python", "-m", "alignopsd_trl.study.cell", "folder"], 1),
+        (["python", "-m", "alignopsd_trl.commands.study.cell", "folder"], 1),
         (["accelerate", "launch", "--num_processes", "4", "-m", "cell"], 4),
         (["torchrun", "--nproc_per_node=2", "-m", "cell"], 2),
         (["accelerate", "launch", "--config_file", str(CONFIGS / "fsdp2_nodes.yaml"), "-m", "cell"], 8),

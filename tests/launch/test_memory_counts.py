@@ -12,12 +12,12 @@ from fakes.sweeps import mostly_full
 from transformers import AutoConfig
 from trl import ModelConfig
 
+from alignopsd_trl.commands.launch.arguments import RecipeArguments
+from alignopsd_trl.commands.launch.job import memory_facts
+from alignopsd_trl.commands.launch.machine import Launch
+from alignopsd_trl.commands.launch.memory import GIB, estimate, loading, published, shape_of
+from alignopsd_trl.commands.launch.presets import BACKBONES
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.launch.arguments import RecipeArguments
-from alignopsd_trl.launch.job import memory_facts
-from alignopsd_trl.launch.machine import Launch
-from alignopsd_trl.launch.memory import GIB, estimate, loading, published, shape_of
-from alignopsd_trl.launch.presets import BACKBONES
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,17 +16,17 @@ from fakes import toy_suite
 from fakes.toy import toy_dataset
 
 from alignopsd_trl import AlignOPSDTrainer
+from alignopsd_trl.commands.launch import recipe
+from alignopsd_trl.commands.launch.arguments import parse, parsed
+from alignopsd_trl.commands.launch.job import Job
+from alignopsd_trl.commands.launch.machine import Launch, check_launch
+from alignopsd_trl.commands.launch.memory import Loading, backbone, encoder_bytes, estimate
+from alignopsd_trl.commands.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
+from alignopsd_trl.commands.launch.running import opening_facts
 from alignopsd_trl.common.files import write_json
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import load
 from alignopsd_trl.environments.base import UNMADE
-from alignopsd_trl.launch import recipe
-from alignopsd_trl.launch.arguments import parse, parsed
-from alignopsd_trl.launch.job import Job
-from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import Loading, backbone, encoder_bytes, estimate
-from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
-from alignopsd_trl.launch.running import opening_facts
 from alignopsd_trl.recipes import webshop_3b
 from alignopsd_trl.scoring.prefix_cache import SEVERAL, CacheLimits, cache_limits
 
@@ -267,7 +267,7 @@ def test_plan_makes_no_more_than_the_first_tasks(
         return whole + [{**dict(toy_dataset(1)[0]), "task_id": f"{split}-{n}/{UNMADE}"} for n in range(made, 600)]
 
     slow = replace(toy, sketch=sketch, tasks=lambda split: pytest.fail("made"), panel=lambda name: pytest.fail("made"))
-    monkeypatch.setattr("alignopsd_trl.launch.job.load", lambda name, **options: slow)
+    monkeypatch.setattr("alignopsd_trl.commands.launch.job.load", lambda name, **options: slow)
     policy = toy_suite.save_policy(tmp_path / "policy")
     flags = toy_suite.arguments(tmp_path / "run", policy, panel="valid_seen/128", panel_limit="None", held_out=100)
     assert recipe.main("own", [*flags, *CPU, "--plan"], PLANNED) is None
@@ -335,7 +335,7 @@ def test_launches_that_can_not_work_are_refused_before_weights_are_loaded(
 
 
 def test_missing_vllm_is_said_before_weights_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alignopsd_trl.launch.machine.find_spec", lambda name: None)
+    monkeypatch.setattr("alignopsd_trl.commands.launch.machine.find_spec", lambda name: None)
     config = AlignOPSDConfig(str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=8, use_vllm=True)
     with pytest.raises(ImportError, match="vllm"):
         check_launch(Launch(), config)

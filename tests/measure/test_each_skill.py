@@ -11,8 +11,8 @@ import pytest
 from fakes import corridor
 from fakes.toy import build_tokenizer
 
-from alignopsd_trl import cli
-from alignopsd_trl.measure.skill_worth import HARMS, HELPS, UNTOLD, WHOLE, Bench, measure, worths
+from alignopsd_trl.commands import cli
+from alignopsd_trl.commands.measure.skill_worth import HARMS, HELPS, UNTOLD, WHOLE, Bench, measure, worths
 from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.skills import SkillBank
 

@@ -21,12 +21,20 @@ from fakes.corridor import (
     value,
 )
 
+from alignopsd_trl.commands.measure.metrics import (
+    NAMES,
+    Turns,
+    agreement,
+    measured_rows,
+    reliability,
+    turn_table,
+    turns_of,
+)
+from alignopsd_trl.commands.measure.training import FidelityCallback
+from alignopsd_trl.commands.measure.variants import turn_credit
 from alignopsd_trl.common import statistics
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, measured_rows, reliability, turn_table, turns_of
-from alignopsd_trl.measure.training import FidelityCallback
-from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods import Credit, grpo
 from alignopsd_trl.rollout.monte_carlo.rollouts import (
     ReplayError,

@@ -17,10 +17,10 @@ from fakes import corridor, tool_classes
 from fakes.toy import build_model, build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from alignopsd_trl.commands.launch.evaluate import main as evaluate
+from alignopsd_trl.commands.measure.commands import run_measure as main
 from alignopsd_trl.common.models import load_tokenizer
 from alignopsd_trl.environments import Suite, TaskPanel
-from alignopsd_trl.launch.evaluate import main as evaluate
-from alignopsd_trl.measure.commands import run_measure as main
 from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
 from alignopsd_trl.sampling.loop import plain_sampler
 

@@ -16,11 +16,11 @@ import torch
 from fakes import corridor
 from fakes.trainers import make_trainer
 
-from alignopsd_trl.measure import measurement
-from alignopsd_trl.measure.commands import measure as command
-from alignopsd_trl.measure.commands import run_measure as main
-from alignopsd_trl.measure.training import FidelityCallback
-from alignopsd_trl.measure.variants import CachedTeacher, read_vary
+from alignopsd_trl.commands.measure import measurement
+from alignopsd_trl.commands.measure.commands import measure as command
+from alignopsd_trl.commands.measure.commands import run_measure as main
+from alignopsd_trl.commands.measure.training import FidelityCallback
+from alignopsd_trl.commands.measure.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
 from alignopsd_trl.scoring.model import ModelScorer

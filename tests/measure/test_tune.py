@@ -12,14 +12,14 @@ import pytest
 import yaml
 from fakes import corridor
 
-from alignopsd_trl import cli
+from alignopsd_trl.commands import cli
+from alignopsd_trl.commands.launch.arguments import parse
+from alignopsd_trl.commands.launch.presets import preset
+from alignopsd_trl.commands.measure import measurement, tune
+from alignopsd_trl.commands.measure.commands import run_measure as main
+from alignopsd_trl.commands.measure.metrics import EVERYTHING, successes
+from alignopsd_trl.commands.measure.tune import advise, yaml_text
 from alignopsd_trl.common.statistics import Interval, for_several
-from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.measure import measurement, tune
-from alignopsd_trl.measure.commands import run_measure as main
-from alignopsd_trl.measure.metrics import EVERYTHING, successes
-from alignopsd_trl.measure.tune import advise, yaml_text
 
 
 def test_lift_is_paired_by_task_and_told_by_category() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fakes.own_task import fails
 
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.cli import main
 
 
 class SinglePlayerState:
@@ -96,7 +96,7 @@ def test_a_game_that_cannot_be_played_is_refused_by_name(
 def test_the_games_that_can_be_played_are_listed(
     arena: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("alignopsd_trl.own_task.worlds.SECONDS", 0.2)
+    monkeypatch.setattr("alignopsd_trl.commands.own_task.worlds.SECONDS", 0.2)
     main(["new", "--textarena", "list"])
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in said] == ["id", "Hidden-v0", "Board-v0", "9"]
@@ -105,7 +105,7 @@ def test_the_games_that_can_be_played_are_listed(
 def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "textworld", ModuleType("textworld"))
-    monkeypatch.setattr("alignopsd_trl.own_task.scaffold.has_smollm2", lambda: True)
+    monkeypatch.setattr("alignopsd_trl.commands.own_task.scaffold.has_smollm2", lambda: True)
     for kind in (".z8", ".json"):
         Path(f"game{kind}").write_text("a game")
     main(["new", "mine", "--textworld", "game.z8"])
@@ -131,7 +131,7 @@ def test_few_tasks_of_scienceworld_are_all_trained_on(
     package.ScienceWorldEnv = lambda server: world
     monkeypatch.setitem(sys.modules, "scienceworld", package)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/java")
-    monkeypatch.setattr("alignopsd_trl.own_task.scaffold.has_smollm2", lambda: True)
+    monkeypatch.setattr("alignopsd_trl.commands.own_task.scaffold.has_smollm2", lambda: True)
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--scienceworld", "boil"])
     text = Path("mine/mine.py").read_text()

@@ -17,7 +17,7 @@ from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_tokenizer
 from safetensors.torch import load_file
 
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.cli import main
 from alignopsd_trl.common.files import replacing
 
 
@@ -36,7 +36,7 @@ def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:
 def test_the_written_recipe_starts_from_smollm2_where_its_extra_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], installed: bool
 ) -> None:
-    from alignopsd_trl.own_task import scaffold
+    from alignopsd_trl.commands.own_task import scaffold
 
     monkeypatch.setattr(scaffold, "has_smollm2", lambda: installed)
     monkeypatch.chdir(tmp_path)

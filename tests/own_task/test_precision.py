@@ -9,7 +9,7 @@ import torch
 from fakes.trainers import losses, make_trainer, variety
 from peft import LoraConfig
 
-from alignopsd_trl.own_task.warm_start import precision
+from alignopsd_trl.commands.own_task.warm_start import precision
 
 
 @pytest.mark.parametrize(("float32", "bfloat16", "pays"), [(3.0, 1.0, True), (1.0, 3.0, False), (1.0, 0.95, False)])

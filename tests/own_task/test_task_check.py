@@ -12,7 +12,7 @@ import pytest
 from fakes.own_task import changed, fails
 from fakes.sweeps import mostly_full
 
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.cli import main
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
 def test_planted_faults_are_found(maze: Path, fault: str) -> None:
-    from alignopsd_trl.own_task.check.task_check import check_task
+    from alignopsd_trl.commands.own_task.check.task_check import check_task
 
     name, sound, faulty, word = FAULTS[fault]
     text = (maze / name).read_text()
@@ -127,7 +127,7 @@ def test_planted_faults_are_found(maze: Path, fault: str) -> None:
 def test_a_recipe_looks_at_its_task_before_it_starts(
     maze: Path, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.launch.recipe import main as recipe
+    from alignopsd_trl.commands.launch.recipe import main as recipe
 
     if fault:
         name, sound, faulty, word = FAULTS[fault]
@@ -170,7 +170,7 @@ def test_check_says_it_by_its_status(maze: Path, capsys: pytest.CaptureFixture[s
 def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     maze: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task.check.task_check import check_task
+    from alignopsd_trl.commands.own_task.check.task_check import check_task
 
     report = check_task("maze", episodes=4)
     tokens = report.tokens
@@ -193,7 +193,7 @@ UNSHOWN = {
 
 @pytest.mark.parametrize("kind", UNSHOWN)
 def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: str) -> None:
-    from alignopsd_trl.own_task.check.task_check import check_task
+    from alignopsd_trl.commands.own_task.check.task_check import check_task
 
     sound, other, found = UNSHOWN[kind]
     secret = "\n\ndef room(environment):\n    return f'room{hash(str(environment.towards))}'\n"
@@ -259,7 +259,7 @@ PAID_ONCE = {
 
 @pytest.mark.parametrize("name", [*PAID_TWICE, *PAID_ONCE])
 def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
-    from alignopsd_trl.own_task.check.outcomes import paid_twice
+    from alignopsd_trl.commands.own_task.check.outcomes import paid_twice
 
     found = list(paid_twice({**PAID_TWICE, **PAID_ONCE}[name]))
     assert [one.ruins for one in found] == [False] * (name in PAID_TWICE), found
@@ -268,9 +268,9 @@ def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
 def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
     from fakes.toy import ToyEnvironment
 
+    from alignopsd_trl.commands.own_task.check.outcomes import told
+    from alignopsd_trl.commands.own_task.playing import Answer, play
     from alignopsd_trl.environments.base import Ending
-    from alignopsd_trl.own_task.check.outcomes import told
-    from alignopsd_trl.own_task.playing import Answer, play
 
     class PaidLate(ToyEnvironment):
         def finish(self) -> Ending:
@@ -284,7 +284,7 @@ def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
 
 def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
     """Players that win so often, as long as they are let play."""
-    from alignopsd_trl.own_task.check import contest
+    from alignopsd_trl.commands.own_task.check import contest
 
     draw = random.Random(0)
 
@@ -307,7 +307,7 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
 def test_players_go_on_until_their_difference_is_known(
     at_random: float, scripted: float, fewest: int, most: int, word: str
 ) -> None:
-    from alignopsd_trl.own_task.check import contest
+    from alignopsd_trl.commands.own_task.check import contest
 
     played = _match({contest.RANDOM: at_random, contest.PLAYER: scripted}, rows=contest.MOST)
     assert fewest <= len(played[contest.PLAYER]) == len(played[contest.RANDOM]) <= most
@@ -315,7 +315,7 @@ def test_players_go_on_until_their_difference_is_known(
 
 
 def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.own_task.check import contest
+    from alignopsd_trl.commands.own_task.check import contest
 
     monkeypatch.setattr(contest, "SECONDS", 0.0)
     played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
@@ -324,7 +324,7 @@ def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.Monke
 
 
 def test_a_player_that_never_wins_is_wrong() -> None:
-    from alignopsd_trl.own_task.check import contest
+    from alignopsd_trl.commands.own_task.check import contest
 
     played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
     assert [one.ruins for one in contest.findings(played)][0]
@@ -332,8 +332,8 @@ def test_a_player_that_never_wins_is_wrong() -> None:
 
 @pytest.mark.parametrize(("column", "word"), [("category", ""), ("house", "a column category")])
 def test_categories_that_no_row_names_are_named(column: str, word: str) -> None:
+    from alignopsd_trl.commands.own_task.check.starting import faults
     from alignopsd_trl.environments.base import Opening
-    from alignopsd_trl.own_task.check.starting import faults
     from alignopsd_trl.rollout.episode import no_skills
 
     rows = [{"task_id": str(number), column: "ab"[number % 2]} for number in range(4)]

@@ -17,7 +17,7 @@ import pytest
 import torch
 from fakes.sweeps import mostly_full
 
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.cli import main
 
 
 def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,9 +32,9 @@ def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, caps
 def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task.first_policy import first_policy
-    from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import warm_start
+    from alignopsd_trl.commands.own_task.first_policy import first_policy
+    from alignopsd_trl.commands.own_task.options import WarmStartConfig
+    from alignopsd_trl.commands.own_task.warm_start import warm_start
 
     monkeypatch.setattr(warm_start, "PLAYS", 0.0)
     recipe = (maze / "train.py").read_text()
@@ -51,9 +51,9 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
 def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
     maze: Path, recipe: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task.first_policy import first_policy
-    from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import warm_start
+    from alignopsd_trl.commands.own_task.first_policy import first_policy
+    from alignopsd_trl.commands.own_task.options import WarmStartConfig
+    from alignopsd_trl.commands.own_task.warm_start import warm_start
 
     monkeypatch.setattr(warm_start, "evaluate", lambda *given, **more: pytest.fail("it was played"))
     if recipe:
@@ -66,7 +66,7 @@ def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
 
 
 def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.own_task.warm_start import supervised
+    from alignopsd_trl.commands.own_task.warm_start import supervised
 
     def seen(model: Any, tokenizer: Any, rows: Any, folder: Path, config: Any, *more: Any) -> None:
         configs.append(config)
@@ -84,7 +84,7 @@ def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, mo
 
 
 def test_a_first_policy_plays_tasks_of_all_categories() -> None:
-    from alignopsd_trl.own_task.warm_start.warm_start import sample
+    from alignopsd_trl.commands.own_task.warm_start.warm_start import sample
 
     rows = [{"task_id": str(number), "category": "abc"[number % 3]} for number in range(1023)]
     task: Any = SimpleNamespace(name="houses", learnt=lambda: rows)
@@ -99,7 +99,7 @@ WRONG = [(["--roundz", "3"], "--rounds"), (["--distribution_beta", "3"], "lie in
 def test_a_wrong_command_line_is_refused_before_anything_is_played(
     maze: Path, argv: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task.first_policy import first_policy
+    from alignopsd_trl.commands.own_task.first_policy import first_policy
 
     with pytest.raises(ValueError, match=word):
         first_policy("maze", "made", argv)
@@ -109,8 +109,8 @@ def test_a_wrong_command_line_is_refused_before_anything_is_played(
 def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.own_task.first_policy import first_policy
-    from alignopsd_trl.own_task.warm_start import supervised
+    from alignopsd_trl.commands.own_task.first_policy import first_policy
+    from alignopsd_trl.commands.own_task.warm_start import supervised
 
     recipe, learnt = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "hops_smollm.py")), []
 
@@ -129,7 +129,7 @@ def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
 
 
 def test_held_out_turns_are_of_other_tasks() -> None:
-    from alignopsd_trl.own_task.warm_start.supervised import held_out
+    from alignopsd_trl.commands.own_task.warm_start.supervised import held_out
 
     rows = [{"task_id": f"t{number // 3}", "turn": number % 3} for number in range(90)]
     learnt, held = held_out(rows, 128)
@@ -139,14 +139,14 @@ def test_held_out_turns_are_of_other_tasks() -> None:
 
 
 def test_the_learning_rate_rises_and_falls_over_the_budget() -> None:
-    from alignopsd_trl.own_task.warm_start.supervised import WARM_UP, rate
+    from alignopsd_trl.commands.own_task.warm_start.supervised import WARM_UP, rate
 
     rates = [rate(share) for share in (0.0, WARM_UP / 2, WARM_UP, 0.5, 1.0, 1.1)]
     assert rates == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0, 0.0], abs=0.01)
 
 
 def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -> None:
-    from alignopsd_trl.own_task.warm_start.supervised import WINDOW, SimilarLengths
+    from alignopsd_trl.commands.own_task.warm_start.supervised import WINDOW, SimilarLengths
 
     torch.manual_seed(0)
     order = list(SimilarLengths(list(range(202)), 4, 4 * WINDOW))
@@ -158,7 +158,7 @@ def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -
 
 
 def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
-    from alignopsd_trl.own_task.warm_start.supervised import WINDOW, SimilarLengths
+    from alignopsd_trl.commands.own_task.warm_start.supervised import WINDOW, SimilarLengths
 
     torch.manual_seed(0)
     window = 8 * WINDOW
@@ -174,8 +174,8 @@ def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
 def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -> None:
     from peft import LoraConfig, get_peft_model
 
-    from alignopsd_trl.own_task.warm_start.supervised import PROMPT_WEIGHT, loss_of
-    from alignopsd_trl.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
+    from alignopsd_trl.commands.own_task.warm_start.supervised import PROMPT_WEIGHT, loss_of
+    from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
 
     tokenizer = tiny_tokenizer(["go left , go right"])
     model: Any = tiny_model(tokenizer, 1, 0).eval()
@@ -192,9 +192,9 @@ def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -
 
 
 def test_an_update_in_several_forwards_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import supervised
-    from alignopsd_trl.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
+    from alignopsd_trl.commands.own_task.options import WarmStartConfig
+    from alignopsd_trl.commands.own_task.warm_start import supervised
+    from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
 
     tokenizer, draw = tiny_tokenizer(["go left , go right"]), random.Random(0)
     told = [{"input_ids": [5, 6, 7] * draw.randint(1, 9) + [8, 9]} for _ in range(17)]
@@ -228,8 +228,8 @@ def _demonstrated(maze: Path, turns: int) -> None:
 def test_a_warm_start_says_how_far_it_is(
     maze: Path, flags: list[str], updates: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task.warm_start import supervised
-    from alignopsd_trl.own_task.warm_start import warm_start as made
+    from alignopsd_trl.commands.own_task.warm_start import supervised
+    from alignopsd_trl.commands.own_task.warm_start import warm_start as made
 
     monkeypatch.setattr(supervised, "SAID_EVERY", 0.0)
     monkeypatch.setattr(made, "FEW", 10**6)
@@ -257,7 +257,7 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
 ) -> None:
     from transformers import AutoModelForCausalLM
 
-    from alignopsd_trl.own_task.warm_start import supervised
+    from alignopsd_trl.commands.own_task.warm_start import supervised
 
     weights = {}
 
@@ -284,8 +284,8 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
 def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
     maze: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.own_task.first_policy import first_policy
-    from alignopsd_trl.own_task.warm_start import supervised
+    from alignopsd_trl.commands.own_task.first_policy import first_policy
+    from alignopsd_trl.commands.own_task.warm_start import supervised
 
     def interrupted(model: Any, tokenizer: Any, rows: Any, folder: Path, *more: Any) -> None:
         (folder / "model.safetensors").touch()
@@ -301,7 +301,7 @@ def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
 
 def _turn(right: str, response: str, skilled: bool = False) -> Any:
     """A held-out turn whose words are its tokens; ``right`` has a `+` for each that is predicted."""
-    from alignopsd_trl.own_task.warm_start.agreement import Turn
+    from alignopsd_trl.commands.own_task.warm_start.agreement import Turn
 
     words: Any = response.split()
     return Turn(words, [one == "+" for one in right], [0.5] * len(right), skilled)
@@ -311,7 +311,7 @@ WORDS = SimpleNamespace(decode=" ".join)
 
 
 def test_agreement_is_told_for_responses_views_and_actions() -> None:
-    from alignopsd_trl.own_task.warm_start.agreement import Agreement
+    from alignopsd_trl.commands.own_task.warm_start.agreement import Agreement
 
     said = "left </think> <action> left"
     turns = [_turn("++++", said), _turn("-+++", said), _turn("+++-", said), _turn("++++", said, skilled=True)]
@@ -322,7 +322,7 @@ def test_agreement_is_told_for_responses_views_and_actions() -> None:
 
 
 def test_turns_are_runs_of_tokens_that_count() -> None:
-    from alignopsd_trl.own_task.warm_start.agreement import turns_of
+    from alignopsd_trl.commands.own_task.warm_start.agreement import turns_of
 
     ids = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]])
     chosen = torch.tensor([[0, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 0]]).bool()
@@ -349,9 +349,9 @@ def _toy(turns: int) -> list[dict]:
 def test_a_warm_start_ends_when_the_skill_is_read(
     until: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.own_task.options import WarmStartConfig
-    from alignopsd_trl.own_task.warm_start import supervised
-    from alignopsd_trl.own_task.warm_start.warm_start import warm_start
+    from alignopsd_trl.commands.own_task.options import WarmStartConfig
+    from alignopsd_trl.commands.own_task.warm_start import supervised
+    from alignopsd_trl.commands.own_task.warm_start.warm_start import warm_start
 
     for name in ("EVERY", "REST"):
         monkeypatch.setattr(supervised, name, 0.0)
@@ -378,7 +378,7 @@ def test_a_warm_start_ends_when_the_skill_is_read(
     ],
 )
 def test_a_policy_that_does_not_read_the_skill_is_told_so(alone: float, read: float, player: int, says: bool) -> None:
-    from alignopsd_trl.own_task.warm_start.warm_start import PLAIN, SKILLED, unread
+    from alignopsd_trl.commands.own_task.warm_start.warm_start import PLAIN, SKILLED, unread
 
     rows = [{"turn": 0, "skilled": False, "won": number < 35} for number in range(100)]
     rows += [{"turn": 0, "skilled": True, "won": number < player} for number in range(100)]

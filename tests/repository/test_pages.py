@@ -47,8 +47,8 @@ def test_a_fragment_can_be_read_and_says_what_it_needs() -> None:
 
 
 def test_pages_name_commands_recipes_and_flags_that_exist() -> None:
-    from alignopsd_trl.cli import COMMANDS
-    from alignopsd_trl.launch.presets import preset_names
+    from alignopsd_trl.commands.cli import COMMANDS
+    from alignopsd_trl.commands.launch.presets import preset_names
 
     flags = known_flags() | set(OF_OTHERS.split())
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
@@ -74,9 +74,9 @@ def known_flags() -> set[str]:
     """The flags of all commands and benchmarks, by their calls of `add_argument`, and the fields that are flags."""
     from trl import ModelConfig
 
+    from alignopsd_trl.commands.launch.arguments import RecipeArguments
+    from alignopsd_trl.commands.own_task.options import WarmStartConfig
     from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.launch.arguments import RecipeArguments
-    from alignopsd_trl.own_task.options import WarmStartConfig
 
     files = (
         file for folder in ("alignopsd_trl", "environments", "benchmarks") for file in (ROOT / folder).rglob("*.py")
@@ -93,7 +93,7 @@ SMALL = ["--rounds", "1", "--tasks_per_round", "2", "--panel_limit", "4", "--dis
 @pytest.fixture
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder that the page's first command writes, which is where the user stands."""
-    from alignopsd_trl.cli import main
+    from alignopsd_trl.commands.cli import main
 
     monkeypatch.chdir(tmp_path)
     main(["new", "maze", "--model", "tiny"])
@@ -108,7 +108,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @pytest.mark.slow
 def test_the_log_and_the_records_have_what_the_pages_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.launch.recipe import main
+    from alignopsd_trl.commands.launch.recipe import main
 
     monkeypatch.chdir(tmp_path)
     results = main("webshop_tiny", [*SMALL, "--tasks_per_round", "8", "--output_dir", "outputs/webshop_tiny"])
@@ -122,7 +122,7 @@ def test_the_log_and_the_records_have_what_the_pages_explain(tmp_path: Path, mon
 
 
 def test_the_study_of_ones_own_is_planned(own_folder: Path) -> None:
-    from alignopsd_trl.study.spec import plan, read_study
+    from alignopsd_trl.commands.study.spec import plan, read_study
 
     cells = plan(read_study("study.yaml"))
     assert [cell.line.method for cell in cells] == ["vanilla", "grpo", "align_opsd"]
@@ -152,7 +152,7 @@ def test_method_page_names_functions_that_are_where_it_says() -> None:
 
 
 def test_the_page_on_own_tasks_has_each_field_of_a_warm_start() -> None:
-    from alignopsd_trl.own_task.options import WarmStartConfig
+    from alignopsd_trl.commands.own_task.options import WarmStartConfig
 
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]*) \|", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE)
     told = {name: default for names, default in rows for name in re.findall(r"\w+", names)}

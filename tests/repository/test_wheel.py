@@ -69,7 +69,7 @@ def test_it_holds_all_that_a_run_reads(names: set[str]) -> None:
     inside = _kept("environments", "*.py", "*.jinja", "*.json", "*.jsonl", "*.txt") | _kept(
         "recipes", "*.py", "*.yaml", "*.sbatch"
     )
-    wanted |= {f"alignopsd_trl/{one}" for one in inside} | _kept("alignopsd_trl/own_task/templates", "*.*")
+    wanted |= {f"alignopsd_trl/{one}" for one in inside} | _kept("alignopsd_trl/commands/own_task/templates", "*.*")
     assert wanted <= names, sorted(wanted - names)
     assert {"alignopsd_trl/py.typed", "alignopsd_trl/recipes/accelerate/fsdp2.yaml"} <= wanted
     outside = ("tests", "assets", "benchmarks", "docs", "research", "environments", "recipes")

@@ -18,8 +18,8 @@ from fakes.sweeps import mostly_full
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import make_trainer
 
+from alignopsd_trl.commands.launch.evaluate import command, main
 from alignopsd_trl.environments import Step, Suite, TaskPanel
-from alignopsd_trl.launch.evaluate import command, main
 from alignopsd_trl.records import turn_records
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.results.summary import Outcome, mean_score, success_rate, summarise

@@ -20,10 +20,11 @@ from fakes.toy_suite import arguments, save_policy
 from fakes.trainers import make_config
 from huggingface_hub import ModelCard
 
-from alignopsd_trl import AlignOPSDTrainer, cli
+from alignopsd_trl import AlignOPSDTrainer
+from alignopsd_trl.commands import cli
+from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.common.files import write_json
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.records import read_records
 from alignopsd_trl.results.card import changed_settings, is_hub_id, model_card, write_dataset
 from alignopsd_trl.results.hub import PushFailed, push_run, push_trajectories

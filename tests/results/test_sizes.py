@@ -10,9 +10,9 @@ import pytest
 from fakes.toy_suite import save_policy
 from fakes.trainers import make_trainer
 
+from alignopsd_trl.commands.launch import evaluate
+from alignopsd_trl.commands.measure.setup import configure
 from alignopsd_trl.common.models import SHIPPED_MODELS
-from alignopsd_trl.launch import evaluate
-from alignopsd_trl.measure.setup import configure
 from alignopsd_trl.runs.sizes import SIZES_FILE, choose_sizes, read_sizes
 
 ON_SKILLS = ("--panel", "test", "--limit", "60", "--max_completion_length", "40", "--max_turns", "8", "--skills")

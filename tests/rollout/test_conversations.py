@@ -10,8 +10,8 @@ from fakes.pieces import KINDS, tokenizer_of
 from fakes.toy import TEMPLATE, Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 from fakes.trainers import make_config, make_trainer
 
+from alignopsd_trl.commands.measure.commands import run_measure
 from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch
-from alignopsd_trl.measure.commands import run_measure
 from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.rollout.metrics import conversation_metrics
 from alignopsd_trl.rollout.options import PlayOptions

@@ -12,13 +12,13 @@ import pytest
 from fakes.toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 from fakes.trainers import make_trainer
 
+from alignopsd_trl.commands.own_task.check.starting import faults, open_all
+from alignopsd_trl.commands.own_task.playing import Answer, play
 from alignopsd_trl.environments import Ending, Failure, Opening, Step, open_batch
 from alignopsd_trl.environments.adapters import ToolEnvironment
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import SerialBatch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.own_task.check.starting import faults, open_all
-from alignopsd_trl.own_task.playing import Answer, play
 from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player

@@ -11,8 +11,8 @@ from fakes.toy import Scripted, ToyPrompt, answer_with, build_model, build_token
 from fakes.trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer
+from alignopsd_trl.commands.own_task.playing import Answer, play
 from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step, open_batch
-from alignopsd_trl.own_task.playing import Answer, play
 from alignopsd_trl.results.play import play_panel
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player

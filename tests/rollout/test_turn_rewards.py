@@ -17,9 +17,9 @@ from fakes.toy import answer_with, build_model, build_tokenizer
 from fakes.trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, read_records
+from alignopsd_trl.commands.measure.kept import decoded, encoded
 from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
-from alignopsd_trl.measure.kept import decoded, encoded
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.base import method_names
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch

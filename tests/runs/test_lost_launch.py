@@ -15,7 +15,7 @@ from equal_runs import assert_same_run
 from fakes.toy_suite import arguments, save_policy
 
 import alignopsd_trl.training.checkpoints  # noqa: F401 (teaches torch the name)
-from alignopsd_trl.launch import recipe
+from alignopsd_trl.commands.launch import recipe
 
 HERE = Path(__file__).parents[1]
 RESUME = ["--resume_from_checkpoint", "True"]

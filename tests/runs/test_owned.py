@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 from fakes.recorded import RUNS
 
-from alignopsd_trl.analysis.drawing import Finding
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.analysis.drawing import Finding
+from alignopsd_trl.commands.cli import main
+from alignopsd_trl.commands.own_task.demonstrations import write_demonstrations
+from alignopsd_trl.commands.own_task.options import WarmStartConfig
+from alignopsd_trl.commands.own_task.warm_start.warm_start import warm_start
+from alignopsd_trl.commands.viewer import view_run
 from alignopsd_trl.common.files import write_json
-from alignopsd_trl.own_task.demonstrations import write_demonstrations
-from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.own_task.warm_start.warm_start import warm_start
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.owned import NOTES, NotOurs, begin, foreign, note, owned
 from alignopsd_trl.runs.state import RunFolderError, list_files
-from alignopsd_trl.viewer import view_run
 
 CONFIGURATION = {"method": "grpo"}
 OF_A_RUN = [

@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 from fakes.recorded import RUNS
 
-from alignopsd_trl import cli
+from alignopsd_trl.commands import cli
+from alignopsd_trl.commands.viewer.run import read_run
 from alignopsd_trl.common.files import read_json, write_json
 from alignopsd_trl.results.hub import push_run
 from alignopsd_trl.runs.files import FILES
 from alignopsd_trl.runs.folder import RunFolder
-from alignopsd_trl.viewer.run import read_run
 
 ROUND = {"steps_per_generation": 1, "num_iterations": 2, "gradient_accumulation_steps": 2}
 STEPS = {step: f"trajectories/step_{step:06d}_rank000.parquet" for step in range(2)}

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.cli import main
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.records import SCHEMA, merge_types, record_schema, trace_types, write_records
 from alignopsd_trl.runs.folder import TRAIN, RunFolder

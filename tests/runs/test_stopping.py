@@ -17,7 +17,7 @@ from alignopsd_trl.common.reporting import outlives_its_readers
 
 WAITS = """
 import sys, time
-from alignopsd_trl import cli
+from alignopsd_trl.commands import cli
 def wait(argv):
     print("waits", flush=True)
     time.sleep(60)
@@ -51,7 +51,7 @@ def test_every_command_that_a_signal_stops_says_so_in_one_line(number: signal.Si
 
 
 def test_a_study_that_is_stopped_ends_its_cells_and_says_how_to_go_on() -> None:
-    study = "from alignopsd_trl.study import __main__ as study\nstudy.main = wait"
+    study = "from alignopsd_trl.commands.study import __main__ as study\nstudy.main = wait"
     code = WAITS.replace('cli.COMMANDS["push"] = (wait, "")', study)
     status, told = _stopped(signal.SIGINT, code=code.replace('["push"]', '["study", "x.yaml"]'))
     assert (status, told) == (130, "alignopsd study: stopped by Ctrl-C; the same command goes on\n")
@@ -63,7 +63,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 
 def test_a_plan_that_nobody_reads_ends_quietly() -> None:
     code = (
-        "import sys, alignopsd_trl.cli as cli, alignopsd_trl.launch.recipe as recipe\n"
+        "import sys, alignopsd_trl.commands.cli as cli, alignopsd_trl.commands.launch.recipe as recipe\n"
         "recipe.start = lambda *given, **named: [print('x' * 80) for _ in range(5000)]\n"
         "cli.main(['train', 'webshop_tiny'])"
     )
@@ -99,7 +99,7 @@ def test_a_path_that_the_locale_can_not_read_is_one_line(tmp_path: Path) -> None
     folder.mkdir()
     plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for argv, place in ((["view", str(folder)], tmp_path), (["--files"], folder)):
-        command = [sys.executable, "-c", "from alignopsd_trl import cli; cli.main()", *argv]
+        command = [sys.executable, "-c", "from alignopsd_trl.commands import cli; cli.main()", *argv]
         done = subprocess.run(command, cwd=place, env=plain, capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
         assert "can't be read as ascii" in done.stderr and "set PYTHONUTF8=1" in done.stderr
@@ -139,7 +139,7 @@ def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, caps
 def test_where_nothing_can_be_written_is_said_before_anything_is_played(
     argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    from alignopsd_trl import cli
+    from alignopsd_trl.commands import cli
 
     (tmp_path / "data").write_text("{}")
     with pytest.raises(SystemExit) as stopped:
@@ -152,7 +152,7 @@ def test_where_nothing_can_be_written_is_said_before_anything_is_played(
 def test_code_of_a_task_that_raises_is_one_sentence_with_its_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    from alignopsd_trl import cli
+    from alignopsd_trl.commands import cli
 
     (tmp_path / "raising_task.py").write_text(
         "from fakes.toy_suite import suite as sound\n"

@@ -13,7 +13,7 @@ from fakes.servers import ScriptedServer, acting, make_served
 from fakes.trainers import FakeSampler, make_trainer
 from peft import LoraConfig
 
-from alignopsd_trl.measure.training import FidelityCallback
+from alignopsd_trl.commands.measure.training import FidelityCallback
 from alignopsd_trl.records import read_records
 from alignopsd_trl.sampling.trl_engine import EngineBackend
 from alignopsd_trl.scoring.self_check import SelfCheckError

@@ -21,14 +21,14 @@ import pytest
 import yaml
 from fakes.toy import build_model, build_tokenizer
 
+from alignopsd_trl.commands.study.__main__ import command, main
+from alignopsd_trl.commands.study.render import difference_figure, matched, render, sensitivity_figure, training_figure
+from alignopsd_trl.commands.study.rows import collect, read_rows, task_order, training_columns, weights_checksum
+from alignopsd_trl.commands.study.run import run_study, split_cores
+from alignopsd_trl.commands.study.spec import StudyError, missing_data, plan, read_study
+from alignopsd_trl.commands.study.tables import differences_table, reference_entry, results_table
 from alignopsd_trl.common.statistics import mean, paired
 from alignopsd_trl.records import Damaged, write_records
-from alignopsd_trl.study.__main__ import command, main
-from alignopsd_trl.study.render import difference_figure, matched, render, sensitivity_figure, training_figure
-from alignopsd_trl.study.rows import collect, read_rows, task_order, training_columns, weights_checksum
-from alignopsd_trl.study.run import run_study, split_cores
-from alignopsd_trl.study.spec import StudyError, missing_data, plan, read_study
-from alignopsd_trl.study.tables import differences_table, reference_entry, results_table
 
 HERE = Path(__file__).parents[1]
 SHIPPED = HERE.parent / "recipes" / "studies"
@@ -266,7 +266,7 @@ def test_processes_get_cores_of_their_own(tmp_path: Path) -> None:
 
 
 def test_one_study_at_a_time_on_the_same_cells(tmp_path: Path) -> None:
-    from alignopsd_trl.study.run import _only_one
+    from alignopsd_trl.commands.study.run import _only_one
 
     path, log = stand_in(tmp_path)
     study = read_study(path)
@@ -513,7 +513,7 @@ def test_damaged_rows_are_named(tmp_path: Path, content: Any, told: str) -> None
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made and not written, which takes seconds."""
-    monkeypatch.setattr("alignopsd_trl.study.render.save", lambda figure, path: None)
+    monkeypatch.setattr("alignopsd_trl.commands.study.render.save", lambda figure, path: None)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -552,7 +552,7 @@ def test_a_full_disk_ends_a_study_in_words(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     (tmp_path / "out").mkdir()
-    monkeypatch.setattr("alignopsd_trl.study.run.write_json", full)
+    monkeypatch.setattr("alignopsd_trl.commands.study.run.write_json", full)
     with pytest.raises(SystemExit) as ended:
         command([str(study_of(tmp_path))])
     said = capsys.readouterr().err

@@ -12,11 +12,11 @@ from fakes.banks import sentences_of
 from fakes.sweeps import mostly_full
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.commands.launch.arguments import parse
+from alignopsd_trl.commands.own_task.warm_start.tiny import CONTEXT, ROLES, tiny_model
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.own_task.warm_start.tiny import CONTEXT, ROLES, tiny_model
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.skills import SkillBank, skill_source
 from assets.tiny_policies import explorers, readers, reading, shoppers

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from alignopsd_trl.commands.launch.running import closing, opening
 from alignopsd_trl.common.files import write_text
 from alignopsd_trl.common.statistics import Interval, share_of_tasks, wilson
-from alignopsd_trl.launch.running import closing, opening
 from alignopsd_trl.rollout.metrics import SQUARES
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.training.console import (

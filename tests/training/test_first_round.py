@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from alignopsd_trl.commands.launch import evaluate, recipe
+from alignopsd_trl.commands.launch.presets import LAPTOP
 from alignopsd_trl.common.errors import UserError
-from alignopsd_trl.launch import evaluate, recipe
-from alignopsd_trl.launch.presets import LAPTOP
 
 PRESET = {**LAPTOP, "environment": "tests.fakes.toy_suite", "model_name_or_path": "policy", "save_rounds": 1}
 SMALL = {"rounds": 1, "tasks_per_round": 1, "panel_limit": 1, "evaluate_first": False, "method": "grpo"}

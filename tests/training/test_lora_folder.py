@@ -18,11 +18,11 @@ from transformers import AutoModelForCausalLM
 
 from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.checks.loading import load_policy
-from alignopsd_trl.cli import main
+from alignopsd_trl.commands.cli import main
+from alignopsd_trl.commands.launch.arguments import parse
+from alignopsd_trl.commands.launch.job import Job, plan
+from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.common.models import base_of
-from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.launch.job import Job, plan
-from alignopsd_trl.launch.recipe import main as recipe
 
 LORA = LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
 

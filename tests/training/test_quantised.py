@@ -12,8 +12,8 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from alignopsd_trl.checks.loading import check_quantised, settle_quantised
-from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.launch.job import Job
+from alignopsd_trl.commands.launch.arguments import parse
+from alignopsd_trl.commands.launch.job import Job
 from alignopsd_trl.scoring.packing import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, score_pairs
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer

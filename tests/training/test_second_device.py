@@ -14,8 +14,8 @@ from fakes.toy import toy_dataset
 from fakes.trainers import make_trainer
 from second_device import DEVICE, MixedDevices, is_there, move_trainer, moved, second_device
 
+from alignopsd_trl.commands.measure.training import FidelityCallback
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.measure.training import FidelityCallback
 from alignopsd_trl.methods import get_method, method_names
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))

@@ -12,10 +12,10 @@ from fakes.toy import build_tokenizer
 from fakes.trainers import make_trainer
 from transformers import AutoTokenizer
 
+from alignopsd_trl.commands.viewer.run import read_run, step_content
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.methods.baseline import token_gaps
 from alignopsd_trl.records import TokenTexts, read_records
-from alignopsd_trl.viewer.run import read_run, step_content
 
 
 def frame_of(folder: Path, **options: object):

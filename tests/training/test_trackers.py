@@ -31,7 +31,7 @@ def train(folder: Path, tracker: str, **surroundings: str) -> None:
         "    assert not isinstance(place, tuple) or place[0] in ('127.0.0.1', '::1', 'localhost'), place\n"
         "    return connect(self, place)\n"
         "socket.socket.connect = local\n"
-        "from alignopsd_trl.launch.recipe import main\n"
+        "from alignopsd_trl.commands.launch.recipe import main\n"
         f"main('webshop_tiny', {argv!r})\n"
     )
     places = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from fakes.recorded import RUNS, with_dialogues
 
+from alignopsd_trl.commands.viewer import compare_runs, view_run
+from alignopsd_trl.commands.viewer.__main__ import view as view_command
+from alignopsd_trl.commands.viewer.run import PANEL, paired, read_run, step_content
 from alignopsd_trl.records import read_records, write_records
-from alignopsd_trl.viewer import compare_runs, view_run
-from alignopsd_trl.viewer.__main__ import view as view_command
-from alignopsd_trl.viewer.run import PANEL, paired, read_run, step_content
 
 HOSTILE = "</script><script>document.title='owned'</script>\x00\x1b[31m\u2028<img src=x onerror=alert(1)>"
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from fakes.recorded import RUNS, with_dialogues
 
+from alignopsd_trl.commands.viewer import compare_runs, view_run
 from alignopsd_trl.records import read_records, write_records
-from alignopsd_trl.viewer import compare_runs, view_run
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs the extra 'browser'")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -1,0 +1,136 @@
+"""Checks of a task without a policy: all rows open, unknown actions are refused, episodes repeat themselves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import psutil
+
+from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, Row, look, seeded
+from alignopsd_trl.commands.own_task.playing import SLOTS, native_message
+from alignopsd_trl.commands.own_task.task import Task
+from alignopsd_trl.environments.alike import difference
+from alignopsd_trl.environments.base import Failure, Opening, Step
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.rollout.episode import SkillSource, skill_of
+from alignopsd_trl.turns import Trajectory
+
+REPEATED = 3  # episodes whose actions siblings play again
+UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
+SECONDS = 30.0  # after which no more tasks are opened
+
+Opened = list[tuple[Row, Opening | Failure]]
+
+
+def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
+    """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
+    wanted, end, opened = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS, list[Any]()
+    with closing(open_batch(task.suite.factory, wanted, time_limit, here=True)) as batch:
+        for first in range(0, len(rows), batch.slots):
+            part = rows[first : first + batch.slots]
+            opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)
+            if time.monotonic() > end:
+                break
+    return opened
+
+
+def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator[Finding]:
+    """Yields findings about tasks that don't open, skills that fail, tasks that are one, categories that no row names,
+    and tasks left out for lack of time."""
+    closed = [(row, one) for row, one in opened if isinstance(one, Failure)]
+    asked = [(row, skill_of(skills, one, row)) for row, one in opened if isinstance(one, Opening)]
+    yield from _failed(FAILED_RESET, closed, len(opened), "mend reset()")
+    unskilled = [(row, one) for row, one in asked if isinstance(one, Failure)]
+    yield from _failed("skill", unskilled, len(asked), "mend it there, or give '' for no skill")
+    if len(opened) < len(rows):
+        yield look("tasks", f"{len(opened)} of {len(rows)} tasks were opened in {SECONDS:g} s")
+    shown = {(one.observation, one.task_text) for _, one in opened if isinstance(one, Opening)}
+    if len(rows) > 1 and len(shown) == 1 and len({content(row) for row in rows}) == 1:
+        yield look(
+            "tasks",
+            f"all {len(rows)} tasks are one: their columns are equal and they open alike; the columns must differ, or "
+            "reset() draw from 'seed'",
+        )
+    kinds = {one.category for _, one in opened if isinstance(one, Opening)}
+    if len(kinds) > 1 and "category" not in rows[0]:
+        yield look(
+            "category",
+            f"tasks open in {len(kinds)} categories, which no row names; give the rows a column category, so that "
+            "spread_categories can give each round its share of each",
+        )
+
+
+def content(row: Row) -> str:
+    """Returns a row as JSON, without ``task_id`` and ``category``."""
+    told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
+    return json.dumps(told, sort_keys=True, default=str)
+
+
+def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remedy: str) -> Iterator[Finding]:
+    if failed:
+        row, failure = failed[0]
+        text = f"{len(failed)} of {tried} tasks failed, the first {row['task_id']!r} with: {failure.message}; {remedy}"
+        yield Finding(about, text)
+
+
+def cost(task: Task, row: Row, time_limit: float) -> str:
+    """Opens a second environment beside a first one, and says what that took."""
+    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as first:
+        first.reset([0], [seeded(first, row)])
+        before, begun = _held(), time.perf_counter()
+        with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
+            opened = time.perf_counter()
+            batch.reset([0], [seeded(batch, row)])
+            seconds, held = time.perf_counter() - opened, max(_held() - before, 0) / 1e6
+    most = getattr(task.suite.factory, "most_alive", None)
+    kept = f", at most {most} at once" if most else ""
+    return f"{opened - begun:.1f} s to open, {seconds:.1f} s to reset, {held:.0f} MB{kept}"
+
+
+def _held() -> int:
+    """Returns the bytes of memory of this process and those that it started."""
+    process = psutil.Process()
+    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+
+
+def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding]:
+    """Executes unknown actions, such as an untrained policy writes; yields a finding if one is not refused."""
+    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
+        native = getattr(batch.prompt, "native", False)
+        for action in UNKNOWN:
+            (opening,) = batch.reset([0], [seeded(batch, row)])
+            if isinstance(opening, Failure):
+                return
+            (step,) = batch.step([0], [json.dumps(native_message(action)[0]) if native else action])
+            text, ruins = _unrefused(step, offers=bool(opening.admissible))
+            if text:
+                yield Finding("action", f"step({action!r}), which is no action, {text}", ruins)
+                return
+
+
+def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
+    """Returns the fault in an unknown action's step, and whether it ruins a run; an empty text if it is refused."""
+    if isinstance(step, Failure):
+        return f"failed with {step.message}; answer any string, with valid=False; an agent's error: loses=(...)", True
+    if offers and (step.reward > 0 or step.won):
+        return f"got the reward {step.reward:g} and won={step.won}; give nothing for it, with valid=False", True
+    if offers and step.valid:
+        return "counts as valid; return Step(valid=False), so that the log counts it", False
+    return "", False
+
+
+def repeats(task: Task, played: Sequence[Trajectory], time_limit: float) -> Iterator[Finding]:
+    """Lets siblings play the actions of some episodes again; yields a finding if anything differs."""
+    first = {one.row["task_id"]: one for one in reversed(played) if one.turns}
+    some = [*first.values()][-REPEATED:]
+    if not some:
+        return
+    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
+        scripts = [(seeded(batch, one.row), [turn.action for turn in one.turns]) for one in some]
+    found = difference(task.suite.factory, scripts, time_limit, lambda row: row["task_id"])
+    if found is not None:
+        yield Finding(found.about, found.text)

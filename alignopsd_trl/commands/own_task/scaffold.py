@@ -1,0 +1,110 @@
+"""Writes a new task from templates; its files run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from keyword import iskeyword
+from pathlib import Path
+from types import MappingProxyType
+
+from alignopsd_trl.commands.own_task.options import FRESH
+from alignopsd_trl.commands.own_task.worlds import HELD_OUT, ask
+from alignopsd_trl.common.files import replacing
+from alignopsd_trl.common.literals import with_values
+from alignopsd_trl.common.offline import INSTALL, OFFLINE_MODEL, has_smollm2
+from alignopsd_trl.environments.shipped import SHIPPED
+from alignopsd_trl.skills.schema import NAME as NAME_RULE
+
+TEMPLATES = Path(__file__).parent / "templates"
+NAME, CLASS, LABEL = "my_task", "MyTask", '"my_world"'
+"""Placeholders in the templates for the task's name, its class and, in a skill bank, what was asked for. All else that
+a user gives is a value that the task's module assigns."""
+
+WORLDS = ("textarena", "textworld", "scienceworld", "gymnasium", "reasoning_gym")
+"""Kinds of templates that play a world of somebody else's; each is the name of an option and of a package."""
+
+ROOMY = {
+    '"max_prompt_length": 512': '"max_prompt_length": 1024',
+    '"max_completion_length": 64': '"max_completion_length": 96',
+    '"panel_limit": 40,': f'"panel_limit": 40,{HELD_OUT}',
+    "minutes=6": "minutes=20",
+    "config=START)": "config=START, episodes=256)",
+}
+"""What a recipe gives a world whose texts may be long and whose episodes may be slow."""
+
+BESIDE = ("train", "policy", "conftest")
+"""Modules and folders beside a task's own."""
+
+POLICIES = {
+    OFFLINE_MODEL: "SmolLM2-135M (--model tiny: a fresh model, for a smoke test of a minute)",
+    FRESH: f"a fresh model of half a million parameters ({INSTALL} for SmolLM2-135M)",
+}
+"""What a first policy starts from, and how to have the other one."""
+
+
+def write_task(
+    folder: str | Path,
+    kind: str = "environment",
+    asked: str = "",
+    model: str | None = None,
+    functions: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Writes a task into a folder that must be new or empty, and returns the commands to run next, as text. Raises
+    `ValueError` if the folder is taken, its name can't be a module's, or the world can't be played here.
+
+    Args:
+        folder: its name becomes the task's.
+        kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv`` or one of `WORLDS`.
+        asked, functions: as `alignopsd_trl.commands.own_task.worlds.ask` takes them.
+        model: what the first policy starts from: ``smollm2`` or ``tiny``; by default `smollm2` if it is installed.
+    """
+    folder = Path(folder).expanduser()
+    name = folder.resolve().name
+    model = model or (OFFLINE_MODEL if has_smollm2() else FRESH)
+    parts = [TEMPLATES / one for one in ("shared", kind, *([model] if model == OFFLINE_MODEL else []))]
+    _check(folder, name, parts)
+    world = ask(kind, asked, functions)
+    changes = {**(ROOMY if kind in WORLDS else {}), **world.changes}
+    names = {NAME: name, CLASS: _class(name), LABEL: json.dumps(asked)}
+    parts += [own] if world.part and (own := TEMPLATES / kind / world.part).is_dir() else []
+    with replacing(folder) as partial:
+        for file in (one for part in parts for one in part.iterdir()):  # the later overwrites
+            if file.is_file():
+                text = _written(file.read_text(encoding="utf-8"), changes, names)
+                text = with_values(text, world.values) if file.name == f"{NAME}.py" else text
+                (partial / file.name.replace(NAME, name)).write_text(text, encoding="utf-8")
+        for place, file in world.files.items():
+            (partial / place).parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, partial / place)
+    following = (f"cd {shlex.quote(str(folder))}", f"alignopsd check {name}", "python train.py")
+    return "\n  ".join([f"{folder} is written, for {POLICIES[model]}. Next:", *following])
+
+
+def _check(folder: Path, name: str, parts: Sequence[Path]) -> None:
+    if not re.fullmatch(NAME_RULE, name) or iskeyword(name):
+        rule = "small letters, digits and underscores, a letter first, no word of Python"
+        raise ValueError(f"{name!r} must be a module's name: {rule}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already and not empty; choose another folder")
+    files = [file for part in parts for file in part.rglob("*.py")]
+    used = {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+    if name in BESIDE or _class(name) in used - {CLASS}:
+        raise ValueError(f"{name!r} is a name that the task's files use for something else; choose another one")
+    if name in SHIPPED or find_spec(name) is not None:
+        raise ValueError(f"{name!r} is the name of a module that is installed; choose another one")
+
+
+def _class(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _written(text: str, changes: Mapping[str, str], names: Mapping[str, str]) -> str:
+    """Returns a text of the templates with changes, one after another, and names, each where the template has it."""
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)

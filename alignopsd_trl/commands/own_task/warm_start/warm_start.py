@@ -1,0 +1,186 @@
+"""Trains a first policy with TRL's `SFTTrainer` on demonstrations, and evaluates it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from alignopsd_trl.checks.loading import check_policy, load_policy
+from alignopsd_trl.commands.own_task.demonstrations import bank_of, encoded, play_options, skills_of
+from alignopsd_trl.commands.own_task.options import FRESH, WarmStartConfig
+from alignopsd_trl.commands.own_task.task import Task
+from alignopsd_trl.commands.own_task.warm_start.precision import bfloat16_pays
+from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
+from alignopsd_trl.common.errors import Kept
+from alignopsd_trl.common.files import readable_as_others, replacing
+from alignopsd_trl.common.models import available, resolve_model
+from alignopsd_trl.common.options import path_as_given
+from alignopsd_trl.common.progress import Bar
+from alignopsd_trl.common.statistics import bootstrap_mean
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.results.play import evaluate
+from alignopsd_trl.results.summary import EvaluationResult
+from alignopsd_trl.rollout.episode import SkillSource, no_skills
+from alignopsd_trl.runs.files import MODEL_FILES
+from alignopsd_trl.runs.owned import begin, note, refuse
+from alignopsd_trl.runs.sizes import write_sizes
+
+PLAIN, SKILLED = "without the skill", "with it"
+LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
+FEW = 20  # updates within the minutes; a policy of fewer has hardly seen its demonstrations
+PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
+HELPS, READ = 0.1, 0.5
+"""A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
+from its own success without it to the player's success with it."""
+
+
+@dataclass(frozen=True)
+class WarmStarted:
+    """A first policy, the updates that made it, and which share of its better view's held-out responses are right."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    updates: int
+    agrees: float = math.nan  # not measured
+
+
+def warm_start(
+    rows: Sequence[Mapping[str, Any]],
+    output: str | Path,
+    config: WarmStartConfig,
+    settings: Mapping[str, Any] | None = None,
+) -> WarmStarted:
+    """Trains a model on demonstrations and saves it with its tokenizer, both or neither.
+
+    Args:
+        rows: demonstrations in TRL's conversational prompt-completion form.
+        settings: the recipe's settings, whose sizes are saved beside the weights; its ``history`` counts.
+
+    Raises:
+        KeyboardInterrupt, Terminated: after an interrupt; the best policy so far is saved, if there is one, and the
+            error's ``left`` says so.
+    """
+    from alignopsd_trl.commands.own_task.warm_start.supervised import train
+
+    refuse([one for pattern in MODEL_FILES for one in Path(output).glob(pattern)], "warm_start")
+    model, tokenizer = _start(rows, config)
+    settings = settings or {}
+    if settings.get("history") == "conversation":
+        rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
+    with replacing(output) as started:
+        trainer, updates = train(model, tokenizer, rows, started, config)
+        trained = trainer.accelerator.unwrap_model(trainer.model)
+        trained = trained.merge_and_unload() if config.use_peft else trained
+        trained.save_pretrained(started)
+        tokenizer.save_pretrained(started)
+        write_sizes(started, settings)
+        readable_as_others(started)
+        written = [Path(output) / one.name for one in started.iterdir()]
+        begin(written, "warm_start")
+    note(written, "warm_start")
+    if trainer.interrupted is not None:
+        trainer.interrupted.add_note(Kept(f"{path_as_given(output)} holds the best so far, after {updates} updates"))
+        raise trainer.interrupted
+    if updates < FEW and config.max_steps < 0:
+        print(f"look: hardly trained, {updates} updates in {config.time:g} min; raise --minutes, or set --max_steps")
+    shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
+    return WarmStarted(trained.eval(), tokenizer, updates, max(shares))
+
+
+def _start(
+    rows: Sequence[Mapping[str, Any]], config: WarmStartConfig
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Returns the model to train, and its tokenizer."""
+    if config.fresh:
+        if any(row.get("tools") for row in rows):
+            raise ValueError("--model tiny has no chat template for tools, which the demonstrations call; name a model")
+        texts = [str(one.get("content") or "") for row in rows for one in (*row["prompt"], *row["completion"])]
+        tokenizer = tiny_tokenizer(texts)
+        return tiny_model(tokenizer, config.layers, config.seed), tokenizer
+    return load_policy(config.model, "auto" if torch.cuda.is_available() else "float32", trains=True)
+
+
+def known_tokenizer(model: str) -> PreTrainedTokenizerBase | None:
+    """Returns the tokenizer of a model; `None` for a fresh model, whose words are not known yet."""
+    if model == FRESH:
+        return None
+    with available(model):
+        return check_policy(model, saves=False) or AutoTokenizer.from_pretrained(resolve_model(model))
+
+
+def report(
+    task: Task,
+    made: WarmStarted,
+    panel: TaskPanel,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    skill_bank: Any = None,
+    encoder: str = "lexical",
+    anyway: bool = False,
+) -> str:
+    """Plays tasks without the skill and, if there is one, with it, at the recipe's ``eval_temperature``. Returns the
+    results, with a warning by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
+    if made.agrees < PLAYS and not anyway:
+        return (
+            f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
+            f"best are the player's after {made.updates} updates; go on with alignopsd warm_start {task.name} --model "
+            "and this policy's folder, or play with --tasks"
+        )
+    bank = bank_of(task, skill_bank, encoder)
+    skills = skills_of(task, bank, made.tokenizer, task.limit("max_prompt_length"))
+    views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
+    results = _played(task, made.model, made.tokenizer, panel, views)
+    tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
+    return "\n".join(filter(None, [*tables, unread(results, rows)]))
+
+
+def sample(task: Task) -> TaskPanel:
+    """Returns training tasks, drawn by chance: rows in a fixed distance may be of one category."""
+    rows = task.learnt()
+    return TaskPanel.of(task.name, "train", random.Random(0).sample(rows, min(LOOKED_AT, len(rows))))
+
+
+def _played(
+    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None]
+) -> dict[str, EvaluationResult]:
+    options: dict[str, Any] = play_options(task.preset) | {"temperature": task.preset.get("eval_temperature", 0.4)}
+    options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
+    results, width = {}, model.config.get_text_config().hidden_size
+    rounded = model.dtype == torch.float32 and bfloat16_pays(width)
+    for name, one in views.items():
+        with Bar(len(rows), name) as progress, torch.autocast(model.device.type, torch.bfloat16, enabled=rounded):
+            played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
+        results[name] = played[0]
+    return results
+
+
+def unread(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a warning with a remedy if a skill that helped the player hardly helps the policy, by the 95 % interval
+    over the played tasks; else an empty text."""
+    plain, skilled = (_demonstrated(rows, view) for view in (PLAIN, SKILLED))
+    if SKILLED not in results or skilled < plain + HELPS:
+        return ""
+    alone, read = (results[view].success.mean / 100 for view in (PLAIN, SKILLED))
+    if math.isnan(read - alone):
+        return ""
+    pairs = zip(results[SKILLED].outcomes, results[PLAIN].outcomes, strict=True)
+    _, most = bootstrap_mean([float(bool(with_it.won)) - float(bool(without.won)) for with_it, without in pairs])
+    text = (
+        f"look: the policy hardly reads the skill in its prompt, with which it won {read:.0%} and without {alone:.0%} "
+        f"(its demonstrations {skilled:.0%} and {plain:.0%}): it would teach little as the teacher; let thoughts copy "
+        "the skill's words before they decide, raise --skilled_share or --minutes, or train with --method grpo"
+    )
+    return text if most < READ * (skilled - alone) else ""
+
+
+def _demonstrated(rows: Sequence[Mapping[str, Any]], view: str) -> float:
+    """Returns the share of the demonstrated episodes with this view that were won; 0 if there are none."""
+    opened = [row for row in rows if not row.get("turn") and bool(row.get("skilled")) is (view != PLAIN)]
+    return sum(bool(row.get("won")) for row in opened) / max(1, len(opened))
