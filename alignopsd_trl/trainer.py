@@ -25,7 +25,7 @@ from alignopsd_trl.common import strategies
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.methods import checked_credit
+from alignopsd_trl.methods import Method, checked_credit
 from alignopsd_trl.results.hub import push_checkpoint, push_model, write_card
 from alignopsd_trl.results.summary import EvaluationResult
 from alignopsd_trl.rollout.monte_carlo.rollouts import Replays, with_advantages
@@ -180,21 +180,21 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Plays a round of whole sibling groups and returns TRL's rows. Every process makes the same calls."""
-        number, update = self._round, self.state.global_step
+        number, update, method = self._round, self.state.global_step, self._present
         self.checkpoints.check_weights(update)
         with self.checkpoints.saved_if_down(update), self.samplers.snapshot() as snapshot:
             with self.phases("rollout"):
                 trajectories = self._play(inputs, snapshot)
             replays = partial(self._replays, snapshot)
             with self.phases("credit"):
-                teacher = self.scorer.teacher(snapshot, self.rollouts.reader, self.method.kept_logits > 0)
-                batch = self.scorer.batch(trajectories, self.method, snapshot)
-                self.recorder.metrics(self.scorer.self_check(batch, teacher, self.method, snapshot.prefixes))
-                if self.method.needs_turn_advantages:
+                teacher = self.scorer.teacher(snapshot, self.rollouts.reader, method.kept_logits > 0)
+                batch = self.scorer.batch(trajectories, method, snapshot)
+                self.recorder.metrics(self.scorer.self_check(batch, teacher, method, snapshot.prefixes))
+                if method.needs_turn_advantages:
                     with replays() as walked:
-                        batch = with_advantages(batch, trajectories, walked, self.method.options.walks)
-                credit = checked_credit(self.method, batch, teacher, number)
-                rows = self.row_maker.rows(batch, credit, self.method.policy_weight)
+                        batch = with_advantages(batch, trajectories, walked, method.options.walks)
+                credit = checked_credit(method, batch, teacher, number)
+                rows = self.row_maker.rows(batch, credit, method.policy_weight)
             played = Round(number, update, trajectories, batch, credit, replays)
             for callback in self.callback_handler.callbacks:
                 if isinstance(callback, RoundCallback) and callback.listens(number):
@@ -208,7 +208,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
         self.rewards.give(inputs, trajectories, update)
         if self.texts is not None:
-            renderer = self.rollouts.training_player(snapshot.sampler, self.method).renderer
+            renderer = self.rollouts.training_player(snapshot.sampler, self._present).renderer
             give = partial(self.texts.give, trajectories, renderer)
             share = self.processes.together(give, PrivilegedError)
             self.recorder.metrics({"teacher/text_share": share})
@@ -217,18 +217,22 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
         siblings = self.args.privileged_siblings
         teacher, hand_over = (snapshot.teacher, snapshot.hand_over) if siblings else (None, None)
-        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, siblings, teacher, hand_over)
+        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self._present, siblings, teacher, hand_over)
 
     @contextlib.contextmanager
     def _replays(self, snapshot: Snapshot) -> Generator[Replays]:
         """Opens the environments and the policy for further rollouts from a round's states."""
         with self.phases("walks"):
-            yield self.rollouts.replays(snapshot.sampler, self.method, self._round)
+            yield self.rollouts.replays(snapshot.sampler, self._present, self._round)
 
     @property
     def _round(self) -> int:
         """Number of rollout rounds before this one, which a method's schedules count."""
         return self.state.global_step // self.args.steps_per_round
+
+    @property
+    def _present(self) -> Method:
+        return self.method.at(self._round)
 
     # The update
 

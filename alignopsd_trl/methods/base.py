@@ -126,6 +126,11 @@ class Method:
     def __init__(self, config: AlignOPSDConfig):
         self.config = config
 
+    def at(self, step: int) -> Method:
+        """Returns the method of round ``step``, which counts from 0: itself, or another one from some round on. What
+        that one does not declare is no longer computed. The methods of all rounds are made once, with the run's."""
+        return self
+
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         """Assigns token advantages. ``step`` counts rollout rounds from 0."""
         raise NotImplementedError

@@ -14,6 +14,7 @@ so that all processes make the same ones.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,15 @@ class AlignOPSD(GRPO):
         weights = {"none": 0.0, "distribution": config.distribution_coefficient}
         self.auxiliary_weight = weights.get(config.auxiliary_loss, config.auxiliary_coefficient)
         self.kept_logits = config.distribution_size if config.auxiliary_loss == "distribution" else 0
+        self.untaught = self
+        if config.auxiliary_loss == "distribution" and config.distribution_rounds is not None:
+            alone = copy(config)
+            alone.auxiliary_loss = "none"
+            self.untaught = AlignOPSD(alone)
+
+    def at(self, step: int) -> AlignOPSD:
+        taught = self.config.distribution_rounds
+        return self if taught is None or step < taught else self.untaught
 
     @torch.no_grad()
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:

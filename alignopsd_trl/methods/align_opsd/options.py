@@ -76,6 +76,9 @@ class AlignOPSDOptions:
     auxiliary_coefficient: Size = option(0.01, "Weight of auxiliary_loss='alignment' and 'sdar'.")
     gate_beta: Size = option(5.0, "Slope of the sigmoid gate of these two.")
     distribution_coefficient: Size = option(1.0, "Weight of auxiliary_loss='distribution', beside the policy loss.")
+    distribution_rounds: PositiveCount | None = option(
+        None, "Rounds after which the distribution no longer teaches, and the policy loss goes on alone. None: never."
+    )
     distribution_size: PositiveCount = option(50, "The teacher's likeliest tokens that it compares, renormalised.")
     distribution_beta: Share = option(0.5, "0 is KL(teacher || student), 1 the reverse, 0.5 is symmetric.")
     distribution_temperature: Positive = option(1.0, "Divides the logits of the student and of each view.")
