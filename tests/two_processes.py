@@ -24,6 +24,7 @@ AS_ONE = {
         "auxiliary_loss": "distribution",
         "distribution_weighting": "evidence",
         "similarity_threshold": 0.1,
+        "distribution_rounds": 1,
         "teacher_model_kind": "base",
         "num_iterations": 2,
         "max_steps": 4,

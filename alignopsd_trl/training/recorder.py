@@ -67,6 +67,7 @@ class RoundCallback(TrainerCallback):
 
 GAP_OF_WON = "teacher/gap_of_won_turns"
 LOST_GAP = 0.01  # nats a token that the gap of won turns lies below 0, and below the first rounds, before a warning
+JUDGED = 2  # first rounds after which a followed teacher is judged
 
 
 @dataclass(eq=False)
@@ -85,6 +86,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
         self._told = set[Callable[..., str | None]]()
+        self._gaps: list[float] = []
         self._decays = {
             "privileged/success": Decay("privileged success", lambda first: first / 2),
             GAP_OF_WON: Decay("the gap of won turns", lambda first: min(first, 0.0) - LOST_GAP, digits=3),
@@ -103,7 +105,11 @@ class Recorder:
         if self.config.history == "conversation":
             found |= conversation_metrics(played.trajectories)
             self._tell_once(note_of_breaks, played.trajectories, PlayOptions.of(self.config))
-        self._warn_of_teacher(self.metrics(found | dict(counters)))
+        logged = self.metrics(found | dict(counters))
+        self._warn_of_teacher(logged)
+        if played.number < JUDGED and played.credit.targets and self.config.distribution_rounds is None:
+            self._gaps.append(logged.get(GAP_OF_WON, 0.0))
+            self._tell_once(note_of_followed, self._gaps)
         self._tell_once(note_of_skills, played.trajectories)
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         first = [one.turns[0].row if one.turns else None for one in played.trajectories]
@@ -164,6 +170,19 @@ def note_of_skills(trajectories: Sequence[Trajectory]) -> str | None:
             texts = f"{cut(one.skill_text, 60)!r} and {cut(other.skill_text, 60)!r}"
             return f"siblings of task {one.task!r} have different skills, {texts}, as their openings differ"
     return None
+
+
+def note_of_followed(gaps: Sequence[float]) -> str | None:
+    """Returns a note that a teacher, which an auxiliary loss follows, finds what won less likely than the policy does:
+    in each of the first rounds, whose ``gaps`` of won turns are given."""
+    if len(gaps) < JUDGED or max(gaps) > -LOST_GAP:
+        return None
+    less = -sum(gaps) / len(gaps)
+    return (
+        f"in each of the first {JUDGED} rounds the teacher found won turns less likely than the policy did ({less:.3f} "
+        f"nats a token): it holds the policy back. distribution_rounds={JUDGED} leaves the other rounds to reward, "
+        "method='grpo' all of them; docs/tune.md"
+    )
 
 
 def gap_of_won(played: Round) -> dict[str, float]:

@@ -123,6 +123,24 @@ def test_with_an_adapter_and_a_teacher_that_stands_still(tmp_path: Path) -> None
     assert torch.tensor(losses(trainer)).isfinite().all()
 
 
+@pytest.mark.parametrize("allocation", ["span", "none"])
+def test_after_its_rounds_the_distribution_is_gone_and_reward_goes_on(tmp_path: Path, allocation: str) -> None:
+    """From then on rows, loss and gradient are those of the method without the distribution, for the same weights."""
+    options: dict[str, Any] = {"allocation": allocation, "rectify": allocation != "none", "beta": 0.02, "max_steps": 3}
+    ended = make_trainer(tmp_path / "ended", **OPTIONS | options | {"distribution_rounds": 2})
+    never = make_trainer(tmp_path / "never", **OPTIONS | options | {"auxiliary_loss": "none"})
+    for trainer in (ended, never):
+        trainer.train()
+    *taught, last = ended.seen_rows
+    assert all("target/vocabulary_ids" in rows for rows in taught) and len(taught) == 2
+    assert last.keys() == never.seen_rows[-1].keys()
+    assert all(torch.equal(value, never.seen_rows[-1][name]) for name, value in last.items())
+    assert losses(ended)[-1] == losses(never)[-1]
+    assert difference(ended.seen_gradients[-1], never.seen_gradients[-1]) < 1e-7
+    logged = [{name for name in trainer.state.log_history[-2] if "seconds" not in name} for trainer in (ended, never)]
+    assert logged[0] == logged[1]
+
+
 def test_more_tokens_than_the_model_has_are_all_of_them(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **OPTIONS | {"distribution_size": 1000})
     rounds, own = kept_rounds(trainer), len(trainer.processing_class)

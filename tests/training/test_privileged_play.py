@@ -26,6 +26,7 @@ from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher import TeacherWeights
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.scoring.trl_scoring import PolicyScorer
+from alignopsd_trl.training import recorder
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
 HALF = {"privileged_siblings": 2}
@@ -207,6 +208,32 @@ def test_the_gap_of_won_turns_is_logged_and_its_fall_is_said_once(
     assert told.count("moves with the policy") == (kind == "live")
 
 
+@pytest.mark.parametrize(
+    ("gaps", "options", "told"),
+    [
+        ((-0.03, -0.02, 0.0), {}, True),
+        ((-0.03, 0.0, -0.03), {}, False),
+        ((-0.03, -0.02), {"distribution_rounds": 5}, False),
+        ((-0.03, -0.02), {"auxiliary_loss": "none"}, False),
+    ],
+)
+def test_a_followed_teacher_that_holds_back_is_told_after_two_rounds(
+    tmp_path: Path,
+    gaps: tuple[float, ...],
+    options: dict[str, Any],
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept, given = {"teacher/gap_of_won_turns": 0.0}, iter(gaps)
+    monkeypatch.setattr(recorder, "gap_of_won", lambda played: kept | {"teacher/gap_of_won_turns": next(given)})
+    options = {"auxiliary_loss": "distribution", "teacher_model_kind": "base", **options}
+    trainer = make_trainer(tmp_path, method="align_opsd", max_steps=len(gaps), **options)
+    trainer.train()
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("it holds the policy back. distribution_rounds=2 leaves") == told
+
+
 # Weights
 
 
@@ -298,6 +325,8 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path: Path) -> None:
     settings = {
         "teacher_model_kind": "base",
         "method": "align_opsd",
+        "auxiliary_loss": "distribution",
+        "distribution_rounds": 3,  # of 4
         "script": False,
         "save_strategy": "steps",
         "save_steps": 2,

@@ -69,7 +69,7 @@ class AlignOPSD(GRPO):
         weights = {"none": 0.0, "distribution": config.distribution_coefficient}
         self.auxiliary_weight = weights.get(config.auxiliary_loss, config.auxiliary_coefficient)
         self.kept_logits = config.distribution_size if config.auxiliary_loss == "distribution" else 0
-        self.untaught = self
+        self.untaught = self  # the method of the rounds after distribution_rounds
         if config.auxiliary_loss == "distribution" and config.distribution_rounds is not None:
             alone = copy(config)
             alone.auxiliary_loss = "none"
