@@ -50,6 +50,7 @@ TAUGHT = {
     "method": "align_opsd",
     "auxiliary_loss": "distribution",
     "distribution_coefficient": 10.0,
+    "distribution_rounds": 6,
     "teacher_model_kind": "base",
     "num_iterations": 4,
 }
@@ -63,13 +64,13 @@ TAUGHT = {
         (Interval(-0.2, -0.3, -0.1), 0.7, 8, {"method": "grpo"}, "does not clearly lift"),
         (CLEAR, 0.33, 8, {"method": "grpo"}, "only to 33%"),
         (CLEAR, 0.7, 8, TAUGHT, "play: method=grpo, privileged_siblings=4"),
-        (CLEAR, math.inf, 1, TAUGHT, "follows its distribution: method=align_opsd"),
+        (CLEAR, math.inf, 1, TAUGHT, "reward takes it further: method=align_opsd"),
     ],
 )
 def test_advice_follows_from_what_is_clear_and_is_a_file_that_train_takes(
     lift: Interval, ceiling: float, siblings: int, expected: dict, told: str, tmp_path: Path
 ) -> None:
-    settings, reason = advise(lift, ceiling, siblings)
+    settings, reason = advise(lift, ceiling, siblings, rounds=12)
     assert settings == expected and told in reason and ("Cheaper" in reason) is (expected == TAUGHT and siblings > 1)
     file = tmp_path / "tuned.yaml"
     file.write_text(yaml_text("webshop_tiny", settings, reason))

@@ -47,7 +47,8 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     success = successes(_by_task(played, given.value), _by_task(skilled, given.value), category, given.value)
     whole = success.get(EVERYTHING) or Success(0, *[Interval(float("nan"))] * 3)
     ceiling = whole.skilled.value if given.value == "success" else math.inf
-    settings, reason = advise(whole.lift, ceiling, session.config.num_generations)
+    rounds = int(given.settings.get("rounds") or 0)
+    settings, reason = advise(whole.lift, ceiling, session.config.num_generations, rounds)
     found = {
         "command": shown,
         "recipe": given.recipe,
@@ -93,9 +94,9 @@ def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]
     return found
 
 
-def advise(lift: Interval, ceiling: float, siblings: int) -> tuple[dict[str, Any], str]:
+def advise(lift: Interval, ceiling: float, siblings: int, rounds: int) -> tuple[dict[str, Any], str]:
     """Returns the settings to train with, as lines of a ``--config`` file, and the reason: to follow a teacher whose
-    lift is clear and whose own success, the ``ceiling``, is not low."""
+    lift is clear and whose own success, the ``ceiling``, is not low, for the first half of the ``rounds``."""
     if not lift.low > 0:  # NaN where too few tasks were measured
         reason = (
             "The skill does not clearly lift the policy, and a teacher that knows no more than the policy holds it "
@@ -106,8 +107,11 @@ def advise(lift: Interval, ceiling: float, siblings: int) -> tuple[dict[str, Any
             f"The skill lifts the policy, but only to {ceiling:.0%}, and to follow a teacher ends near it: reward may "
         )
         return UNTAUGHT, f"{reason}lead further, so none is followed."
-    followed = TAUGHT | STANDING_TEACHER
-    reason = f"The skill lifts the policy, so AlignOPSD follows its distribution: {_shown(followed)}."
+    followed = TAUGHT | {"distribution_rounds": max(rounds // 2, 1)} | STANDING_TEACHER
+    reason = (
+        "The skill lifts the policy, so AlignOPSD follows its distribution for half of the rounds, and reward takes it "
+    )
+    reason += f"further: {_shown(followed)}."
     if siblings > 1:
         play = UNTAUGHT | {"privileged_siblings": siblings // 2} | STANDING_TEACHER
         reason += f" Cheaper, as it scores nothing, is privileged play: {_shown(play)}."
