@@ -11,16 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os.path import commonprefix
-from typing import Any, NamedTuple
+from typing import Any
 
 from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Record, Step, View, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, limited
 from alignopsd_trl.rollout.conversations import Conversation
+from alignopsd_trl.rollout.sampler import Request
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
-TOO_LONG = "context_length_exceeded"
-MOST_PASSED = 256  # requests in a row that become no turn: such an agent may never end
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
 """(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns
 and siblings of the task. If its attribute ``reads_row`` is true, it gets the task's dataset row as a fourth
@@ -50,6 +49,11 @@ class Episode:
         text, number = self.trajectory.task_text, len(self.records)
         return View(text, self.observation, self.admissible, shown, number, self.context)
 
+    def request(self, prompt: Sequence[int]) -> Request:
+        """Returns the request for the response of the present turn, with a seed that no order of requests changes."""
+        seed = episode_seed(self.sampling_seed, self.wishes.place) % 2**31
+        return Request(prompt, seed, episode=self.slot, schema=self.wishes.schema)
+
     def advance(self, turn: Turn, step: Step, max_turns: int, until_lost: bool = False) -> None:
         turn.chosen_on, turn.observation, turn.reward = self.observation, step.observation, step.reward
         turn.action_valid, turn.milestone = turn.action_valid and step.valid, step.milestone
@@ -67,15 +71,6 @@ class Episode:
         elif len(trajectory.turns) >= max_turns or (until_lost and step.lost):
             trajectory.stop = StopReason.TURN_LIMIT
 
-    def pass_over(self, step: Step, stop: StopReason) -> None:
-        """Goes on after a request that became no turn."""
-        self.observation, self.admissible, self.passed = step.observation, step.admissible, self.passed + 1
-        self.trajectory.won = step.won
-        if step.done:
-            self.trajectory.stop = stop
-        elif self.passed >= MOST_PASSED:
-            self.trajectory.stop = StopReason.TURN_LIMIT
-
     def end(self, ending: Ending) -> None:
         trajectory = self.trajectory
         for number, reward in ending.turn_rewards.items():
@@ -92,11 +87,11 @@ class Episode:
 
     def project(self, turn: Turn, response: str, environments: ValidatedBatch) -> None:
         """Finds the action in a response; where the environment fails at it, so does the episode."""
-        found = environments.project(response, self.admissible)
-        if isinstance(found, Projection):
-            turn.action, turn.action_valid = found.action, found.valid
+        projection = environments.project(response, self.admissible)
+        if isinstance(projection, Projection):
+            turn.action, turn.action_valid = projection.action, projection.valid
         else:
-            self.fail(found, environments.name, turn)
+            self.fail(projection, environments.name, turn)
 
     def fail(self, failure: Failure, environment: str, turn: Turn | None = None) -> None:
         """Ends the episode, with the turn that it failed in."""
@@ -152,9 +147,10 @@ def episodes_of(
     """Makes episodes that are not open yet; the arguments are `Player.play`'s and [`Player`]'s."""
     seen: Counter[Any] = Counter()
     episodes = []
+    labels = draws or [""] * len(rows)
     for place, (row, task) in enumerate(zip(rows, tasks, strict=True)):
         number, again = seen[task], seen[task, seeds[place]]
-        sampled = episode_seed(sampling_seed, task, *seeds[place], again, draws[place])
+        sampled = episode_seed(sampling_seed, task, *seeds[place], again, labels[place])
         privileged = number < privileged_siblings
         trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[place], privileged=privileged)
         episodes.append(Episode(trajectory, sampled))
@@ -162,58 +158,59 @@ def episodes_of(
     return episodes
 
 
-class Known(NamedTuple):
-    """What episodes that opened earlier tell about their siblings: the openings of tasks, and the texts of skills (a
-    function of the user's might tell siblings different ones)."""
+class Stage:
+    """Opens and finishes episodes. It knows what those that opened earlier tell about their siblings: the openings of
+    tasks, and the texts of skills (a function of the user's might tell siblings different ones)."""
 
-    openings: dict[str, Opening]
-    skills: dict[tuple[Any, ...], Any]
+    def __init__(self, environments: ValidatedBatch, skills: SkillSource):
+        self._environments, self._skills = environments, skills
+        self._openings: dict[str, Opening] = {}
+        self._texts: dict[tuple[Any, ...], Any] = {}
 
+    def open(self, episodes: Sequence[Episode]) -> None:
+        """Resets the environments and finds the skill of each task. A failure ends its own episode.
 
-def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource, known: Known) -> None:
-    """Resets the environments and finds the skill of each task. A failure ends its own episode.
+        Raises:
+            SiblingsDiffer: if siblings open differently.
+        """
+        environments = self._environments
+        arguments = [given_to_reset(environments, one.trajectory.row, one.trajectory.seeds) for one in episodes]
+        openings = environments.reset([one.slot for one in episodes], arguments)
+        for episode, opening in zip(episodes, openings, strict=True):
+            if isinstance(opening, Failure):
+                episode.fail(opening, environments.name)
+                continue
+            episode.observation, episode.admissible = opening.observation, opening.admissible
+            episode.context = opening.context
+            if not opening.later:
+                self.begin(episode, opening)
 
-    Raises:
-        SiblingsDiffer: if siblings open differently.
-    """
-    arguments = [given_to_reset(environments, one.trajectory.row, one.trajectory.seeds) for one in episodes]
-    openings = environments.reset([one.slot for one in episodes], arguments)
-    for episode, opening in zip(episodes, openings, strict=True):
-        if isinstance(opening, Failure):
-            episode.fail(opening, environments.name)
-            continue
-        episode.observation, episode.admissible = opening.observation, opening.admissible
-        episode.context = opening.context
-        if not opening.later:
-            begin(episode, opening, environments, skills, known)
+    def begin(self, episode: Episode, opening: Opening) -> None:
+        """Begins an episode with its opening and the skill of its task. Raises `SiblingsDiffer` if siblings do."""
+        trajectory, environments, skills = episode.trajectory, self._environments, self._skills
+        if not environments.openings_may_differ:
+            names = environments.name, environments.sibling_advice
+            check_openings([opening], [trajectory.task], *names, self._openings)
+        asked = trajectory.task, opening.task_text, opening.task_key, opening.data_source
+        if asked not in self._texts or not getattr(skills, "is_users", False):
+            self._texts[asked] = skill_of(skills, opening, trajectory.row, environments.limited)
+        if isinstance(skill := self._texts[asked], Failure):
+            episode.fail(skill, environments.name)
+            return
+        trajectory.category = opening.category or str(trajectory.row.get("category", ""))
+        trajectory.task_text = opening.task_text
+        trajectory.skill_text, trajectory.skill_ids = skill
 
-
-def begin(episode: Episode, opening: Opening, environments: ValidatedBatch, skills: SkillSource, known: Known) -> None:
-    """Begins an episode with its opening and the skill of its task. Raises `SiblingsDiffer` if siblings do."""
-    if not environments.openings_may_differ:
-        names = environments.name, environments.sibling_advice
-        check_openings([opening], [episode.trajectory.task], *names, known.openings)
-    trajectory, category = episode.trajectory, str(episode.trajectory.row.get("category", ""))
-    asked = trajectory.task, opening.task_text, opening.task_key, opening.data_source
-    if asked not in known.skills or not getattr(skills, "is_users", False):
-        known.skills[asked] = skill_of(skills, opening, trajectory.row, environments.limited)
-    if isinstance(skill := known.skills[asked], Failure):
-        episode.fail(skill, environments.name)
-        return
-    trajectory.category, trajectory.task_text = opening.category or category, opening.task_text
-    trajectory.skill_text, trajectory.skill_ids = skill
-
-
-def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -> None:
-    """Calls the environments' `finish` for episodes that did not fail, and notes the `Ending`: what is known only when
-    an episode is over, such as its reward."""
-    ended = [episode for episode in episodes if not episode.trajectory.failed]
-    endings = environments.finish([episode.slot for episode in ended])
-    for episode, ending in zip(ended, endings, strict=True):
-        if isinstance(ending, Failure):
-            episode.fail(ending, environments.name)
-        elif ending is not None:
-            episode.end(ending)
+    def finish(self, episodes: Sequence[Episode]) -> None:
+        """Calls the environments' `finish` for episodes that did not fail, and notes the `Ending`: what is known only
+        when an episode is over, such as its reward."""
+        ended = [episode for episode in episodes if not episode.trajectory.failed]
+        endings = self._environments.finish([episode.slot for episode in ended])
+        for episode, ending in zip(ended, endings, strict=True):
+            if isinstance(ending, Failure):
+                episode.fail(ending, self._environments.name)
+            elif ending is not None:
+                episode.end(ending)
 
 
 class SiblingsDiffer(UserError):

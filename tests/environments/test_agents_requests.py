@@ -12,9 +12,9 @@ from fakes.tool_classes import chat_tokenizer
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
 from alignopsd_trl.environments.adapters.agents import Client as InProcess
-from alignopsd_trl.environments.adapters.agents import Refused
-from alignopsd_trl.environments.adapters.agents.api import Call, exchange
-from alignopsd_trl.environments.adapters.agents.line import Line
+from alignopsd_trl.environments.adapters.agents import RequestRefused
+from alignopsd_trl.environments.adapters.agents.api import HttpCall, exchange
+from alignopsd_trl.environments.adapters.agents.line import RequestLine
 from alignopsd_trl.environments.adapters.agents.requests import Rules, asks_of
 from alignopsd_trl.environments.adapters.rows import messages_of
 
@@ -26,8 +26,8 @@ CALL = {"id": "a", "type": "function", "function": {"name": "guess", "arguments"
 
 def param_of(body: dict[str, Any], path: str = "chat/completions") -> tuple[int, str | None]:
     """Status and field of the refusal of a request."""
-    line = Line({}, RULES)
-    answer = exchange(line, Call("POST", f"/v1/{path}", {}, json.dumps(body).encode()))
+    line = RequestLine({}, RULES)
+    answer = exchange(line, HttpCall("POST", f"/v1/{path}", {}, json.dumps(body).encode()))
     if not answer.done():
         return 200, None
     return answer.result().status, json.loads(answer.result().body)["error"]["param"]
@@ -142,7 +142,7 @@ def test_a_variable_that_the_template_does_not_have_is_refused(asked: dict[str, 
 def test_a_message_that_the_template_drops_is_refused() -> None:
     async def agent(row: Row, client: Client) -> float:
         await client.chat(messages=START)
-        with pytest.raises(Refused, match=r"does not show the message of 'system', 'Be brief\.'"):
+        with pytest.raises(RequestRefused, match=r"does not show the message of 'system', 'Be brief\.'"):
             await client.chat(messages=[*START, {"role": "system", "content": "Be brief."}, START[1]])
         return 1.0
 
@@ -176,7 +176,7 @@ def test_past_calls_are_shown_alike_under_every_template(template: str) -> None:
 @pytest.mark.parametrize("arguments", ["[1]", "3", '"x"', "null", "true", "{", "number=3", [1], 3, '{"a": "\\ud800"}'])
 def test_arguments_that_are_no_object_are_refused_by_their_place(arguments: Any) -> None:
     assert param_of({"messages": past(arguments)}) == (400, "messages[2].tool_calls[0].function.arguments")
-    with pytest.raises(Refused, match=r"messages\[2\]\.tool_calls\[0\] has the arguments"):
+    with pytest.raises(RequestRefused, match=r"messages\[2\]\.tool_calls\[0\] has the arguments"):
         asks_of({"messages": past(arguments)}, RULES)
 
 
@@ -187,7 +187,7 @@ def agent_of_two_turns(handles: bool) -> Any:
         told = [{"role": "tool", "tool_call_id": one["id"], "content": "no"} for one in said["tool_calls"]]
         try:
             await client.chat(messages=[*START, said, *told], tools=[GUESS])
-        except Refused as error:
+        except RequestRefused as error:
             assert error.code == "tool_use_failed"
             if not handles:
                 raise
@@ -253,7 +253,7 @@ def test_arguments_of_many_levels_are_refused(levels: int) -> None:
 def test_what_is_no_variable_of_the_template_is_refused(name: str) -> None:
     async def agent(row: Row, client: Client) -> float:
         await client.chat(messages=START)
-        with pytest.raises(Refused, match=f"never reads '{name}'"):
+        with pytest.raises(RequestRefused, match=f"never reads '{name}'"):
             await client.chat(messages=START, chat_template_kwargs={name: []})
         return 1.0
 
@@ -263,7 +263,7 @@ def test_what_is_no_variable_of_the_template_is_refused(name: str) -> None:
 def test_a_template_that_raises_refuses_the_request() -> None:
     async def agent(row: Row, client: Client) -> float:
         await client.chat(messages=START)
-        with pytest.raises(Refused, match="the chat template refuses this request"):
+        with pytest.raises(RequestRefused, match="the chat template refuses this request"):
             await client.chat(messages=[{"role": "user", "content": "2"}])
         return 1.0
 
@@ -325,8 +325,8 @@ def item(name: str, output: str | None = None) -> dict[str, Any]:
 
 def test_outputs_of_responses_go_to_their_calls_wherever_they_stand() -> None:
     given = [START[1], item("a"), item("b"), START[1], item("b", "cold"), item("a", "hot")]
-    line = Line({}, RULES)
-    exchange(line, Call("POST", "/v1/responses", {}, json.dumps({"input": given}).encode()))
+    line = RequestLine({}, RULES)
+    exchange(line, HttpCall("POST", "/v1/responses", {}, json.dumps({"input": given}).encode()))
     assert line.take(time.monotonic() + 5) is not None and line.now is not None
     asked = START[1]["content"]
     assert [one["content"] for one in line.now.messages] == [asked, "", "hot", "cold", asked]
@@ -383,8 +383,8 @@ def test_rows_say_nothing_by_what_arrow_fills_in() -> None:
 
 
 def test_a_client_without_a_socket_refuses_alike() -> None:
-    with pytest.raises(Refused) as caught:
-        InProcess(Line({}, RULES)).chat_sync(messages=START, seed=3)
+    with pytest.raises(RequestRefused) as caught:
+        InProcess(RequestLine({}, RULES)).chat_sync(messages=START, seed=3)
     assert (caught.value.param, caught.value.status) == ("seed", 400)
 
 

@@ -19,9 +19,9 @@ from fakes.agent_play import GUESS, START
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignopsd_trl.environments.adapters.agents import Client, Refused
-from alignopsd_trl.environments.adapters.agents.api import Call, exchange
-from alignopsd_trl.environments.adapters.agents.line import Line
+from alignopsd_trl.environments.adapters.agents import Client, RequestRefused
+from alignopsd_trl.environments.adapters.agents.api import HttpCall, exchange
+from alignopsd_trl.environments.adapters.agents.line import RequestLine
 from alignopsd_trl.environments.adapters.agents.requests import Rules
 from alignopsd_trl.environments.base import Reply
 
@@ -32,7 +32,7 @@ class Policy:
     """Answers the requests of a line with numbers, one after another."""
 
     def __init__(self) -> None:
-        self.line = Line({"task_id": "one"}, Rules(native=True, ignores=False))
+        self.line = RequestLine({"task_id": "one"}, Rules(native=True, ignores=False))
         self.client, self.go_on = Client(self.line), threading.Event()
         self.go_on.set()
         self.place = self.client.url.partition("//")[2].partition("/")[0]
@@ -229,10 +229,10 @@ def test_of_allowed_tools_the_policy_is_offered_those_alone(policy: Policy) -> N
     policy.client.chat_sync(messages=START, tools=[other, GUESS], tool_choice=choice)
     assert [one["function"]["name"] for one in policy.line.turns[0].tools] == ["guess"]
     choice["allowed_tools"]["mode"] = "required"
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         policy.client.chat_sync(messages=START, tools=[other, GUESS], tool_choice=choice)
     assert caught.value.code == "tool_use_failed"
-    with pytest.raises(Refused, match="tools has no such function"):
+    with pytest.raises(RequestRefused, match="tools has no such function"):
         policy.client.chat_sync(messages=START, tools=[other], tool_choice=choice)
 
 
@@ -241,7 +241,7 @@ def test_one_call_is_shown_to_those_who_take_one(policy: Policy) -> None:
     ask = {"messages": START, "tools": [GUESS]}
     with ThreadPoolExecutor(1) as pool:
         policy.line.hang_up()
-        line = Line({}, Rules(native=True, ignores=False))
+        line = RequestLine({}, Rules(native=True, ignores=False))
         answer = pool.submit(Client(line).chat_sync, **ask, parallel_tool_calls=False)
         line.take(time.monotonic() + 9)
         line.answer(Reply(json.dumps({"content": "", "tool_calls": calls})))
@@ -256,7 +256,7 @@ def test_refused_threads_wait_longer_and_longer(policy: Policy) -> None:
         while True:
             try:
                 policy.client.chat_sync(messages=START)
-            except Refused:
+            except RequestRefused:
                 count[0] += 1
 
     threading.Thread(target=spin, daemon=True).start()
@@ -296,7 +296,9 @@ def test_any_request_is_answered_or_refused(policy: Policy, changed: dict[str, A
     changed = changed | ({"n": 1} if isinstance(changed.get("n"), int) else {})
     body = {"messages": START} if chat else {"input": "Guess."}
     policy.client.chat_sync(messages=START)  # between refusals, which would come later and later
-    call = Call("POST", "/v1/chat/completions" if chat else "/v1/responses", {}, json.dumps(body | changed).encode())
+    call = HttpCall(
+        "POST", "/v1/chat/completions" if chat else "/v1/responses", {}, json.dumps(body | changed).encode()
+    )
     assert exchange(policy.line, call).result(20).status in (200, 400, 404, 422)
 
 
