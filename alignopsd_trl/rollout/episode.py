@@ -32,6 +32,7 @@ class Episode:
 
     trajectory: Trajectory
     sampling_seed: int = 0
+    prefix: Sequence[str] = ()  # actions that are replayed first
     slot: int = 0  # of the environments
     observation: str = ""
     admissible: tuple[str, ...] = ()
@@ -48,6 +49,11 @@ class Episode:
         shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
         text, number = self.trajectory.task_text, len(self.records)
         return View(text, self.observation, self.admissible, shown, number, self.context)
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """The tools on offer, for the reader of responses."""
+        return getattr(self.context, "tools", ())
 
     def request(self, prompt: Sequence[int]) -> Request:
         """Returns the request for the response of the present turn, with a seed that no order of requests changes."""
@@ -131,6 +137,18 @@ def episode_seed(*parts: object) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
+def turn_limit(environments: ValidatedBatch, wanted: int | None) -> int:
+    """Returns the number of turns after which an episode ends, by default the environment's own. Raises `ValueError` if
+    more are wanted."""
+    own = environments.max_turns
+    if wanted and wanted > own:
+        raise ValueError(
+            f"max_turns={wanted} is more than the {own} of environment {environments.name}, which may plan by it; "
+            "raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
+        )
+    return wanted or own
+
+
 def given_to_reset(environments: ValidatedBatch, row: Mapping[str, Any], seeds: Seeds) -> dict[str, Any]:
     """Returns a row with its seeds, as `reset` gets it."""
     return {**(seeds._asdict() if environments.takes_dynamics_seed else {"seed": seeds.seed}), **row}
@@ -140,6 +158,7 @@ def episodes_of(
     rows: Sequence[Mapping[str, Any]],
     seeds: Sequence[Seeds],
     tasks: Sequence[str],
+    prefixes: Sequence[Sequence[str]],
     draws: Sequence[str],
     sampling_seed: int,
     privileged_siblings: int,
@@ -147,14 +166,13 @@ def episodes_of(
     """Makes episodes that are not open yet; the arguments are `Player.play`'s and [`Player`]'s."""
     seen: Counter[Any] = Counter()
     episodes = []
-    labels = draws or [""] * len(rows)
-    for place, (row, task) in enumerate(zip(rows, tasks, strict=True)):
-        number, again = seen[task], seen[task, seeds[place]]
-        sampled = episode_seed(sampling_seed, task, *seeds[place], again, labels[place])
-        privileged = number < privileged_siblings
-        trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[place], privileged=privileged)
-        episodes.append(Episode(trajectory, sampled))
-        seen.update([task, (task, seeds[place])])
+    each = rows, tasks, seeds, prefixes or [()] * len(rows), draws or [""] * len(rows)
+    for row, task, own, prefix, draw in zip(*each, strict=True):
+        number, again = seen[task], seen[task, own]
+        sampled = episode_seed(sampling_seed, task, *own, again, draw)
+        trajectory = Trajectory(dict(row), task, f"{number:04d}", own, privileged=number < privileged_siblings)
+        episodes.append(Episode(trajectory, sampled, prefix))
+        seen.update([task, (task, own)])
     return episodes
 
 
@@ -174,6 +192,8 @@ class Stage:
             SiblingsDiffer: if siblings open differently.
         """
         environments = self._environments
+        for slot, episode in enumerate(episodes):
+            episode.slot = slot
         arguments = [given_to_reset(environments, one.trajectory.row, one.trajectory.seeds) for one in episodes]
         openings = environments.reset([one.slot for one in episodes], arguments)
         for episode, opening in zip(episodes, openings, strict=True):

@@ -29,7 +29,7 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.rollout.driver import BatchedCalls, result_of
 from alignopsd_trl.rollout.episode import Episode, SkillSource, episode_seeds, no_skills
-from alignopsd_trl.rollout.player import Loop
+from alignopsd_trl.rollout.loop import Loop
 from alignopsd_trl.rollout.renderer import Shown, messages_of
 from alignopsd_trl.turns import Trajectory, Turn
 
