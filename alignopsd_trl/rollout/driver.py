@@ -125,12 +125,8 @@ class Driver:
         self.live = len(works)
 
     def run(self, together: Callable[[Callable[[], None]], None], agree: Callable[[int], int]) -> None:
-        """Runs the coroutines of all processes to their ends. A collective.
-
-        Args:
-            together: makes a call on all processes and raises on all what one raises.
-            agree: all-reduces the maximum of a number.
-        """
+        """Runs the coroutines of all processes to their ends. A collective: ``together`` raises on all what one call
+        raises, ``agree`` all-reduces the maximum of a number."""
         try:
             while True:
                 together(self._run_slice)

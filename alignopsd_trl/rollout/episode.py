@@ -17,7 +17,6 @@ from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Record, Step, View, Wishes
 from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, limited
 from alignopsd_trl.rollout.conversations import Conversation
-from alignopsd_trl.rollout.sampler import Request
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
@@ -49,16 +48,6 @@ class Episode:
         shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
         text, number = self.trajectory.task_text, len(self.records)
         return View(text, self.observation, self.admissible, shown, number, self.context)
-
-    @property
-    def tools(self) -> Sequence[Mapping[str, Any]]:
-        """The tools on offer, for the reader of responses."""
-        return getattr(self.context, "tools", ())
-
-    def request(self, prompt: Sequence[int]) -> Request:
-        """Returns the request for the response of the present turn, with a seed that no order of requests changes."""
-        seed = episode_seed(self.sampling_seed, self.wishes.place) % 2**31
-        return Request(prompt, seed, episode=self.slot, schema=self.wishes.schema)
 
     def advance(self, turn: Turn, step: Step, max_turns: int, until_lost: bool = False) -> None:
         turn.chosen_on, turn.observation, turn.reward = self.observation, step.observation, step.reward

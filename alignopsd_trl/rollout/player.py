@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from alignopsd_trl.environments.base import Failure, Refusal
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.driver import BatchedCalls, Lockstep, result_of
-from alignopsd_trl.rollout.episode import Episode, episodes_of
+from alignopsd_trl.rollout.episode import Episode, episode_seed, episodes_of
 from alignopsd_trl.rollout.loop import Loop
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.reading import reader_for
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.rollout.sampler import AnySampler, RequestFailed, Sampler
+from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler
 from alignopsd_trl.turns import Seeds, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -125,14 +125,17 @@ class Player(Loop):
         turn = await result_of(self._prompts.submit(episode.slot, episode))
         if not isinstance(turn, Turn):
             return turn
-        privileged, policy, teacher = episode.trajectory.privileged, self._samplers[0], self._samplers[-1]
+        privileged, wishes = episode.trajectory.privileged, episode.wishes
+        policy, teacher = self._samplers[0], self._samplers[-1]
         sampler, prompt = (teacher, turn.privileged_ids) if privileged else (policy, turn.prompt_ids)
+        seed = episode_seed(episode.sampling_seed, wishes.place) % 2**31  # whatever the order of requests
         try:
-            response = await result_of(sampler.submit(episode.request(prompt)))
+            response = await result_of(sampler.submit(Request(prompt, seed, None, episode.slot, wishes.schema)))
         except RequestFailed as error:
             episode.fail(Failure("error", f"no response could be sampled: {error}"), self.environments.name, turn)
             return turn
-        reading = self._reader.take(turn, response.ids, episode.wishes, self.end_ids, episode.tools)
+        tools = getattr(episode.context, "tools", ())
+        reading = self._reader.take(turn, response.ids, wishes, self.end_ids, tools)
         if response.log_probs is not None and not privileged:
             turn.sampling_log_probs = list(response.log_probs[: len(turn.response_ids)])
         if self.update is not None and response.weights is not None:

@@ -56,7 +56,7 @@ class Prompting:
         Raises:
             SiblingsDiffer: if siblings opened alike and read different first prompts.
         """
-        turns = self._turns(episodes)
+        turns = self._made(episodes)
         for episode, turn in zip(episodes, turns, strict=True):
             trajectory = episode.trajectory
             if turn is None:
@@ -66,9 +66,6 @@ class Prompting:
                 if not self.environments.openings_may_differ:
                     check_first_prompt(trajectory, turn.prompt_text, self._first, self.environments.name)
         return turns
-
-    def _turns(self, episodes: Sequence[Episode]) -> Sequence[Turn | Refusal | None]:
-        return self._made(episodes)
 
     def _too_long(self, episode: Episode) -> str:
         """Says how much too long a first prompt is, and what to change."""
@@ -83,7 +80,7 @@ class Prompting:
             f"raise that, or {remedy}"
         )
 
-    def _made(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+    def _made(self, episodes: Sequence[Episode]) -> Sequence[Turn | Refusal | None]:
         """Renders prompts from views. The later prompts of a conversation continue its first one."""
         follows = [one.wishes.follows if self.renderer.converses else None for one in episodes]
         pairs = list(zip(episodes, follows, strict=True))
@@ -121,23 +118,23 @@ class Prompting:
         full = [episode.view(self.environments.history_length) for episode in episodes]
         fitted = self.renderer.fit(full, [episode.trajectory.skill_text for episode in episodes])
         prompts: list[Rendered] = [
-            "" if one is None else one.shown if self.skills_in_rollout else self.renderer.show(one.view, "")
-            for one in fitted
+            "" if fit is None else fit.shown if self.skills_in_rollout else self.renderer.show(fit.view, "")
+            for fit in fitted
         ]
         both = list(zip(prompts, fitted, strict=True))
-        encoded = iter(self.renderer.encode([prompt for prompt, one in both if one and prompt != one.shown]))
+        encoded = iter(self.renderer.encode([prompt for prompt, fit in both if fit and prompt != fit.shown]))
         turns: list[Turn | None] = []
-        for episode, view, (prompt, one) in zip(episodes, full, both, strict=True):
-            if one is None:
+        for episode, view, (prompt, fit) in zip(episodes, full, both, strict=True):
+            if fit is None:
                 turns.append(None)
                 continue
-            ids, same = (one.ids, True) if prompt == one.shown else (next(encoded), False)
-            shortened = len(one.view.history) < len(view.history)
-            turn = Turn(view.step_count, text_of(prompt), [*ids], [*one.ids], history_shortened=shortened)
-            turn.shown = Shown(self.kept(one.view)) if self.renderer.reserved else None
+            ids, same = (fit.ids, True) if prompt == fit.shown else (next(encoded), False)
+            shortened = len(fit.view.history) < len(view.history)
+            turn = Turn(view.step_count, text_of(prompt), [*ids], [*fit.ids], history_shortened=shortened)
+            turn.shown = Shown(self.kept(fit.view)) if self.renderer.reserved else None
             if self.renderer.converses and episode.wishes.trained:
                 own = Conversation(self.renderer, prompt, ids)
-                other = own if same else Conversation(self.renderer, one.shown, one.ids)
+                other = own if same else Conversation(self.renderer, fit.shown, fit.ids)
                 episode.dialogues[view.step_count] = own, other
             turns.append(turn)
         return turns

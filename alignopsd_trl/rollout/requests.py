@@ -48,7 +48,7 @@ class Requests(Prompting):
             return turn
         return Reply(turn.action, len(turn.prompt_ids), len(turn.response_ids), turn.truncated)
 
-    def _turns(self, episodes: Sequence[Episode]) -> list[Turn | Refusal]:
+    def _made(self, episodes: Sequence[Episode]) -> list[Turn | Refusal]:
         return [self._asked(one) for one in episodes]
 
     def _asked(self, episode: Episode) -> Turn | Refusal:
@@ -64,7 +64,7 @@ class Requests(Prompting):
             return Refusal("this sampler takes no response_format with a schema", "unsupported_value")
         try:
             check_request(self.renderer, episode.view(1))
-            (turn,) = self._made([episode])
+            (turn,) = super()._made([episode])
         except Exception as error:  # of any kind: the template's code runs on what an agent wrote
             return Refusal(f"the chat template refuses this request: {error}", "invalid_value")
         limit = f"max_prompt_length={self.renderer.max_length}"
