@@ -17,7 +17,6 @@ from alignopsd_trl.environments.adapters import AgentEnvironment
 from alignopsd_trl.environments.adapters.agents import RequestRefused
 from alignopsd_trl.environments.base import Ending, Reply
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.rollout.episode import SiblingsDiffer
 from alignopsd_trl.runs.health import Tally
 from alignopsd_trl.turns import StopReason
 
@@ -174,16 +173,6 @@ def test_asides_are_no_openings_and_use_up_no_turns() -> None:
         assert one.task_text == START[1]["content"] and one.skill_text == HINT
         assert "Judge 4" in str(one.turns[0].info["not_trained"])
         assert HINT in tokenizer.decode(one.turns[0].privileged_ids)
-
-
-def test_openings_after_asides_are_compared_all_the_same() -> None:
-    async def agent(row: Row, client: Client) -> float:
-        await client.not_trained().chat(messages=START)
-        await client.chat(messages=[{"role": "user", "content": f"It is {time.monotonic_ns()}."}])
-        return 1.0
-
-    with pytest.raises(SiblingsDiffer, match="It is"):
-        played(AgentEnvironment(agent, format="text"))
 
 
 def test_an_agent_of_asides_alone_says_so() -> None:

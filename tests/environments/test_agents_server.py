@@ -157,6 +157,7 @@ def test_a_stranger_is_told_before_the_body_is_read(policy: Policy) -> None:
     head = policy.head.replace(policy.client.key.encode(), b"0" * 32)
     status, told = policy.raw(head + b"content-length: 9000000\r\n\r\n{")
     assert status == 401 and told["error"]["code"] == "invalid_api_key"
+    assert policy.client.url.startswith("http://127.0.0.1:")
 
 
 def test_who_leaves_prints_nothing_and_is_not_sampled(policy: Policy, capfd: Any) -> None:
@@ -175,6 +176,11 @@ def test_who_leaves_prints_nothing_and_is_not_sampled(policy: Policy, capfd: Any
     assert first.result()[0] == 200
     assert policy.ask()[0] == 200 and len(policy.line.turns) == 2
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_retried_request_gets_its_first_answer(policy: Policy) -> None:
+    first, again = (policy.ask(**{"x-stainless-retry-count": count}) for count in "01")
+    assert first == again and first[0] == 200 and len(policy.line.turns) == 1
 
 
 def test_an_equal_request_after_the_first_caller_left_is_a_retry(policy: Policy) -> None:
