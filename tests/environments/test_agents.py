@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from fakes.agent_play import GUESS, HINT, ONE, START, asking, by_openai, exact, guessed, number_of, played
+from fakes.agent_play import GUESS, HINT, ONE, START, asking, by_openai, exact, guessed, number_of, played, text_of
 from fakes.playing import Seeded
 from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
@@ -34,16 +34,20 @@ Row = Any
 Client = Any
 
 
-def text_of(completion: Any) -> str:
-    return completion["choices"][0]["message"]["content"]
+async def talk(client: Client, messages: list[Any], turns: int) -> None:
+    for number in range(turns):
+        said = text_of(await client.chat(messages=messages))
+        messages = [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": f"no {number}"}]
 
 
 async def guessing(row: Row, client: Client, turns: int = 3) -> float:
-    messages = list(START)
-    for number in range(turns):
-        said = text_of(await client.chat(messages=messages))
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"no {number}"}]
+    await talk(client, START, turns)
     return 1.0
+
+
+def named(name: Any) -> list[dict[str, str]]:
+    """What a sub-agent of this name begins with."""
+    return [{"role": "system", "content": f"You are {name}."}, START[1]]
 
 
 def blocking(row: Row, client: Client) -> float:
@@ -111,23 +115,13 @@ def test_a_conversation_goes_on_by_ids(agent: Any) -> None:
 
 
 async def in_parallel(row: Row, client: Client) -> float:
-    async def sub_agent(name: str) -> None:
-        messages = [{"role": "system", "content": f"You are {name}."}, START[1]]
-        for number in range(2):
-            said = text_of(await client.chat(messages=messages))
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"no {number}"}]
-
-    await asyncio.gather(*map(sub_agent, "abc"))
+    await asyncio.gather(*(talk(client, named(name), 2) for name in "abc"))
     return 1.0
 
 
 async def compacting(row: Row, client: Client) -> float:
-    messages = list(START)
-    for number in range(5):
-        said = text_of(await client.chat(messages=messages))
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"turn {number}"}]
-        if number == 2:
-            messages = [START[0], {"role": "user", "content": "Three guesses so far."}]
+    await talk(client, START, 3)
+    await talk(client, [START[0], {"role": "user", "content": "Three guesses so far."}], 2)
     return 1.0
 
 
@@ -141,11 +135,8 @@ def test_dialogues_of_sub_agents_run_side_by_side(history: str) -> None:
 
 def test_seeds_come_from_a_requests_place_and_not_from_its_arrival() -> None:
     async def agent(row: Row, client: Client) -> float:
-        async def ask(name: str) -> None:
-            await client.chat(messages=[{"role": "system", "content": f"You are {name}."}, START[1]])
-
         await client.chat(messages=START)
-        await asyncio.gather(*map(ask, next(orders)))
+        await asyncio.gather(*(client.chat(messages=named(name)) for name in next(orders)))
         return 1.0
 
     tokenizer = chat_tokenizer()
@@ -162,7 +153,7 @@ def test_the_policy_never_reads_what_its_agent_dropped() -> None:
     tokenizer = chat_tokenizer()
     found = exact(AgentEnvironment(compacting, format="text"), tokenizer=tokenizer, history="conversation")
     later = tokenizer.decode(found[0].turns[3].prompt_ids)
-    assert "turn 0" not in later and "Three guesses" in later and len(rows_of(found)) == 4
+    assert "no 0" not in later and "Three guesses" in later and len(rows_of(found)) == 4
 
 
 @pytest.mark.parametrize("history", ["window", "conversation"])
@@ -341,12 +332,9 @@ def test_siblings_that_open_differently_end_the_run(asides: int) -> None:
 
 def test_sub_agents_on_threads_may_ask_in_any_order() -> None:
     def agent(row: Row, client: Client) -> float:
-        def ask(name: str) -> None:
-            client.chat_sync(messages=[{"role": "system", "content": f"You are {name}."}, START[1]])
-
         order = "ab" if len(begun) % 2 else "ba"
         begun.append(order)
-        threads = [threading.Thread(target=ask, args=name) for name in order]
+        threads = [threading.Thread(target=client.chat_sync, kwargs={"messages": named(name)}) for name in order]
         for one in threads:
             one.start()
             time.sleep(0.1)
@@ -515,7 +503,7 @@ def test_sub_agents_reward_their_own_turns(way: str) -> None:
 
     async def agent(row: Row, client: Client) -> float:
         async def ask(number: int) -> Any:
-            messages = [{"role": "system", "content": f"You are {number}."}, START[1]]
+            messages = named(number)
             if way == "openai":
                 answer = await client.openai.chat.completions.create(model="policy", messages=messages)
             else:
@@ -526,7 +514,7 @@ def test_sub_agents_reward_their_own_turns(way: str) -> None:
             return answer
 
         def on_thread(number: int) -> None:
-            client.chat_sync(messages=[{"role": "system", "content": f"You are {number}."}, START[1]])
+            client.chat_sync(messages=named(number))
             client.reward(number)
 
         await client.chat(messages=START)

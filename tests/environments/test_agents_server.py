@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fakes.agent_play import GUESS, START
+from fakes.agent_play import GUESS, START, text_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -76,10 +76,6 @@ def policy() -> Iterator[Policy]:
     yield made
     made.go_on.set()
     made.line.hang_up()
-
-
-def text_of(answer: Any) -> str:
-    return answer["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize(
@@ -280,20 +276,8 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "role", "content"]), inner),
     max_leaves=6,
 )
-FIELDS = [
-    "messages",
-    "tools",
-    "tool_choice",
-    "stop",
-    "n",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "stream",
-    "input",
-    "text",
-]
-FIELDS += ["response_format", "stream_options", "instructions", "include", "previous_response_id", "max_output_tokens"]
+FIELDS = "messages tools tool_choice stop n max_tokens temperature top_p stream input text response_format".split()
+FIELDS += ["stream_options", "instructions", "include", "previous_response_id", "max_output_tokens"]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -54,6 +54,10 @@ def asking(*bodies: dict[str, Any]) -> Any:
     return agent
 
 
+def text_of(completion: Any) -> str:
+    return completion["choices"][0]["message"]["content"]
+
+
 def written(call: str) -> str:
     return f"<tool_call>\n{call}\n</tool_call>"
 
