@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from alignopsd_trl.environments.adapters.agents.api import HttpAnswer, HttpCall, exchange, refused
 from alignopsd_trl.environments.adapters.agents.line import RequestLine
-from alignopsd_trl.environments.adapters.agents.refusal import RequestRefused
+from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
 
 LARGEST = 1 << 26  # bytes of a body
 SILENCE = 60.0  # seconds between two parts of a body
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         line = lines.get(keys[0]) if keys else None
         if line is None:
             time.sleep(STRANGERS_WAIT)
-            self._refuse(RequestRefused("no episode has this key", "invalid_api_key", 401))
+            self._refuse(ApiRefused("no episode has this key", "invalid_api_key", 401))
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
         caller = _Caller(self.connection)
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
             call = HttpCall(self.command, path, headers, self._body(headers))
             answer = exchange(line, call, caller.waits).result()
             self._send(answer, caller)
-        except RequestRefused as error:
+        except ApiRefused as error:
             self._refuse(error)
         except CancelledError:
             self.close_connection = True
@@ -104,12 +104,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Reads the body.
 
         Raises:
-            RequestRefused: if it is not as the headers say, or too long.
+            ApiRefused: if it is not as the headers say, or too long.
         """
         self.connection.settimeout(SILENCE)
         coding = headers.get("transfer-encoding", "identity").strip().lower()
         if coding not in ("identity", "chunked"):
-            raise RequestRefused(
+            raise ApiRefused(
                 f"Transfer-Encoding is {coding!r:.80}; send the body whole or in chunks", "invalid_request"
             )
         data = self._chunks() if coding == "chunked" else self._read(_length(headers.get("content-length", "0"), 10))
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _too_large()
             data += self._read(size)
             if self._read(2) != b"\r\n":
-                raise RequestRefused("a chunk of the body is longer than it says", "invalid_request")
+                raise ApiRefused("a chunk of the body is longer than it says", "invalid_request")
         while self.rfile.readline(1 << 16).strip():  # trailers
             pass
         return data
@@ -132,12 +132,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             data = self.rfile.read(size)
         except TimeoutError:
-            raise RequestRefused(f"the body stops for more than {SILENCE:.0f} s", "request_timeout", 408) from None
+            raise ApiRefused(f"the body stops for more than {SILENCE:.0f} s", "request_timeout", 408) from None
         if len(data) < size:
-            raise RequestRefused(f"the body ends after {len(data)} of {size} bytes", "invalid_request")
+            raise ApiRefused(f"the body ends after {len(data)} of {size} bytes", "invalid_request")
         return data
 
-    def _refuse(self, error: RequestRefused) -> None:
+    def _refuse(self, error: ApiRefused) -> None:
         """Sends an error and ends the connection: what comes on it after a body that was not read is no request."""
         self.close_connection = True
         self._send(refused(error))
@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Sends what http.server finds wrong with a request as the API's error, without its words, which hold the
         path."""
         self.close_connection = True
-        self._send(refused(RequestRefused(self.responses[code][0], "invalid_request", code)))
+        self._send(refused(ApiRefused(self.responses[code][0], "invalid_request", code)))
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing: a request is an episode's, whose records hold it."""
@@ -176,18 +176,18 @@ def _length(text: str, base: int) -> int:
     """Returns a length as headers and chunks write it.
 
     Raises:
-        RequestRefused: for anything else, and beyond `LARGEST`.
+        ApiRefused: for anything else, and beyond `LARGEST`.
     """
     text, digits = text.strip(), "0-9" if base == 10 else "0-9a-fA-F"
     if not re.fullmatch(f"[{digits}]{{1,16}}", text):
-        raise RequestRefused(f"the body's length is {text!r:.80}; send a number", "invalid_request")
+        raise ApiRefused(f"the body's length is {text!r:.80}; send a number", "invalid_request")
     if (size := int(text, base)) > LARGEST:
         raise _too_large()
     return size
 
 
-def _too_large() -> RequestRefused:
-    return RequestRefused(f"the body has more than {LARGEST:,} bytes", "request_too_large", 413)
+def _too_large() -> ApiRefused:
+    return ApiRefused(f"the body has more than {LARGEST:,} bytes", "request_too_large", 413)
 
 
 @cache
