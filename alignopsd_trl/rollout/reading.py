@@ -95,12 +95,7 @@ class Reader:
             self._special_tags = [tokenizer(tag, add_special_tokens=False)["input_ids"] for tag in self._tags]
 
     def take(
-        self,
-        turn: Turn,
-        response: Sequence[int],
-        wishes: Wishes,
-        end_ids: Sequence[int],
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, turn: Turn, response: Sequence[int], wishes: Wishes, end_ids: Sequence[int], tools: Sequence[Any]
     ) -> Reading:
         """Writes a sampled response, up to where its turn's wishes end it, and its action into the turn. Returns what
         the environment parses where the reading has no action."""
