@@ -38,7 +38,6 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import Responses
 from alignopsd_trl.scoring.packing import Packed, Ragged
 from alignopsd_trl.scoring.teacher_forcing import Forwards, Padded, score_pairs
@@ -122,14 +121,9 @@ def play(arguments: argparse.Namespace, history: str) -> list[Trajectory]:
     tokenizer = build_tokenizer()
     batch = open_batch(environment(arguments), arguments.siblings, 60.0)
     skill = words_of(arguments.skill, random.Random(1))
-    player = Player(
-        environments=batch,
-        renderer=Renderer(tokenizer, batch.prompt, PlayOptions(LONGEST, history=history, past_thinking="keep")),
-        sampler=Responder(tokenizer, arguments.response),
-        tokenizer=tokenizer,
-        end_ids=[tokenizer.eos_token_id],
-        skills=lambda *ignored: (skill, ()),
-    )
+    options = PlayOptions(LONGEST, history=history, past_thinking="keep")
+    sampler, ends = Responder(tokenizer, arguments.response), [tokenizer.eos_token_id]
+    player = Player.of(batch, sampler, tokenizer, ends, options, skills=lambda *ignored: (skill, ()))
     try:
         return player.play(
             [{"task_id": "t"}] * arguments.siblings,

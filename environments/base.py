@@ -269,25 +269,28 @@ class Wishes:
     schema: Mapping[str, Any] | None = None
 
 
-class Reply(str):
-    """The action of a turn with `Wishes`, or the reason why its request is refused.
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a request with `Wishes`.
 
-    Attributes:
-        prompt_tokens, response_tokens: the number of tokens of the turn.
-        truncated: whether the response reached its token limit.
-        error: code of a refusal in OpenAI's words; empty for an action.
+    Args:
+        action (`str`): of the turn.
+        prompt_tokens, response_tokens (`int`): the number of tokens of the turn.
+        truncated (`bool`): whether the response reached its token limit.
     """
 
-    prompt_tokens = response_tokens = 0
-    truncated = False
-    error = ""
+    action: str
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    truncated: bool = False
 
-    @classmethod
-    def of(cls, text: str, **facts: Any) -> Reply:
-        """Makes a reply with some of its attributes."""
-        made = cls(text)
-        vars(made).update(facts)
-        return made
+
+@dataclass(frozen=True)
+class Refusal:
+    """The reason why a request with `Wishes` gets no answer, and its code in OpenAI's words."""
+
+    reason: str
+    code: str
 
 
 class Prompt(Protocol):
@@ -298,7 +301,7 @@ class Prompt(Protocol):
     message with the observation and the actions on offer is added.
 
     An optional method ``wishes(view) -> Wishes`` belongs to prompts of an agent's own requests. Such prompts are never
-    shortened: `step` gets a `Reply`, which may be a refusal.
+    shortened: `step` gets a `Reply` or a `Refusal`.
     """
 
     name: str

@@ -12,14 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from os.path import commonprefix
+from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
-from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.environments.base import Chat, Message, Rendered, View
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, Shown, messages_of
 from alignopsd_trl.turns import Trajectory, continued
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
 
@@ -35,6 +38,7 @@ class Conversation:
 
     Attributes:
         ids: the prompt of the next turn.
+        shortened: whether turns were dropped from it.
     """
 
     def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
@@ -45,6 +49,7 @@ class Conversation:
         self._parts: list[list[int]] | None = []  # the ids of each past turn; None once a template rewrote them
         self._shown: str | None = None
         self.ids: list[int] = list(ids)
+        self.shortened = False
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -54,8 +59,8 @@ class Conversation:
         ended = bool(response) and response[-1] in end_ids
         said = self._renderer.decode(response[:-1] if ended else response)
         end = self._renderer.decode(response[-1:]) if ended else ""
-        told = messages_of(reply)
-        self._turns = [*self._turns, [self._message(response, said, told), *told]]
+        added = messages_of(reply)
+        self._turns = [*self._turns, [self._message(response, said, added), *added]]
         grown = self._by_template if self._past_thinking == "template" else self._by_mark
         part = grown(list(response), said, end)
         if part is None:
@@ -126,7 +131,7 @@ class Conversation:
 
     def forget(self, count: int) -> None:
         """Drops that many of the oldest turns."""
-        self.ids = self.without_oldest(count)
+        self.ids, self.shortened = self.without_oldest(count), True
         self._turns, self._shown = self._turns[count:], None
         self._parts = None if self._parts is None else self._parts[count:]
 

@@ -124,7 +124,20 @@ class Driver:
             self._ready.put(work)
         self.live = len(works)
 
-    def run(self) -> None:
+    def run(self, together: Callable[[Callable[[], None]], None], agree: Callable[[int], int]) -> None:
+        """Runs the coroutines of all processes to their ends. A collective: ``together`` raises on all what one call
+        raises, ``agree`` all-reduces the maximum of a number."""
+        try:
+            while True:
+                together(self._run_slice)
+                if not agree(self.live):
+                    break
+                for sampler in self._common:
+                    sampler.advance()
+        finally:
+            self._close()
+
+    def _run_slice(self) -> None:
         """Runs the coroutines for at most `SLICE` seconds. Ends earlier where all have ended, or all that are left wait
         for a sampler that `waits_for_all`."""
         end = time.monotonic() + SLICE
@@ -137,12 +150,7 @@ class Driver:
                 break
             self._go_on(PATIENCE)
 
-    def meet(self) -> None:
-        """Advances the samplers that `waits_for_all`. A collective."""
-        for sampler in self._common:
-            sampler.advance()
-
-    def close(self) -> None:
+    def _close(self) -> None:
         """Drops all requests and closes all queues and coroutines."""
         for sampler in (*self._own, *self._common):
             sampler.drop()
@@ -169,7 +177,14 @@ class Driver:
                 awaited.add_done_callback(lambda _, work=work: self._ready.put(work))
 
 
-Call = tuple[int, str, "Future[Step | Failure]"]  # slot, action, where the result goes
+def steps_of(environments: ValidatedBatch, samplers: Sequence[Sampler]) -> BatchedCalls | Workers:
+    """Makes the queue of steps, with a thread for each worker where no sampler `waits_for_all`."""
+    in_step = not samplers or any(one.waits_for_all for one in samplers)
+    worker = None if in_step else environments.worker
+    return BatchedCalls(environments.step) if worker is None else Workers(environments, worker)
+
+
+StepCall = tuple[int, Any, "Future[Step | Failure]"]  # slot, action, where the result goes
 
 
 class Workers:
@@ -181,9 +196,9 @@ class Workers:
 
     def __init__(self, environments: ValidatedBatch, worker: Callable[[int], int]):
         self._environments, self._worker_of = environments, worker
-        self._queues: dict[int, queue.SimpleQueue[Call | None]] = {}
+        self._queues: dict[int, queue.SimpleQueue[StepCall | None]] = {}
 
-    def submit(self, episode: int, action: str) -> Future[Step | Failure]:
+    def submit(self, episode: int, action: Any) -> Future[Step | Failure]:
         future: Future[Step | Failure] = Future()
         worker = self._worker_of(episode)
         if worker not in self._queues:
@@ -199,9 +214,9 @@ class Workers:
         for calls in self._queues.values():
             calls.put(None)
 
-    def _run(self, waiting: queue.SimpleQueue[Call | None]) -> None:
+    def _run(self, waiting: queue.SimpleQueue[StepCall | None]) -> None:
         while (first := waiting.get()) is not None:
-            taken: list[Call | None] = [first]
+            taken: list[StepCall | None] = [first]
             while not waiting.empty():
                 taken.append(waiting.get())
             calls = [one for one in taken if one is not None]

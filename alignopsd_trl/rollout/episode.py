@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os.path import commonprefix
-from typing import Any, NamedTuple
+from typing import Any
 
 from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Record, Step, View, Wishes
@@ -19,8 +19,6 @@ from alignopsd_trl.environments.batch import ValidatedBatch, copied, guarded, li
 from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn
 
-TOO_LONG = "context_length_exceeded"
-MOST_PASSED = 256  # requests in a row that become no turn: such an agent may never end
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
 """(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns
 and siblings of the task. If its attribute ``reads_row`` is true, it gets the task's dataset row as a fourth
@@ -33,6 +31,7 @@ class Episode:
 
     trajectory: Trajectory
     sampling_seed: int = 0
+    prefix: Sequence[str] = ()  # actions that are replayed first
     slot: int = 0  # of the environments
     observation: str = ""
     admissible: tuple[str, ...] = ()
@@ -67,15 +66,6 @@ class Episode:
         elif len(trajectory.turns) >= max_turns or (until_lost and step.lost):
             trajectory.stop = StopReason.TURN_LIMIT
 
-    def pass_over(self, step: Step, stop: StopReason) -> None:
-        """Goes on after a request that became no turn."""
-        self.observation, self.admissible, self.passed = step.observation, step.admissible, self.passed + 1
-        self.trajectory.won = step.won
-        if step.done:
-            self.trajectory.stop = stop
-        elif self.passed >= MOST_PASSED:
-            self.trajectory.stop = StopReason.TURN_LIMIT
-
     def end(self, ending: Ending) -> None:
         trajectory = self.trajectory
         for number, reward in ending.turn_rewards.items():
@@ -92,11 +82,11 @@ class Episode:
 
     def project(self, turn: Turn, response: str, environments: ValidatedBatch) -> None:
         """Finds the action in a response; where the environment fails at it, so does the episode."""
-        found = environments.project(response, self.admissible)
-        if isinstance(found, Projection):
-            turn.action, turn.action_valid = found.action, found.valid
+        projection = environments.project(response, self.admissible)
+        if isinstance(projection, Projection):
+            turn.action, turn.action_valid = projection.action, projection.valid
         else:
-            self.fail(found, environments.name, turn)
+            self.fail(projection, environments.name, turn)
 
     def fail(self, failure: Failure, environment: str, turn: Turn | None = None) -> None:
         """Ends the episode, with the turn that it failed in."""
@@ -136,6 +126,18 @@ def episode_seed(*parts: object) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
+def turn_limit(environments: ValidatedBatch, wanted: int | None) -> int:
+    """Returns the number of turns after which an episode ends, by default the environment's own. Raises `ValueError` if
+    more are wanted."""
+    own = environments.max_turns
+    if wanted and wanted > own:
+        raise ValueError(
+            f"max_turns={wanted} is more than the {own} of environment {environments.name}, which may plan by it; "
+            "raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
+        )
+    return wanted or own
+
+
 def given_to_reset(environments: ValidatedBatch, row: Mapping[str, Any], seeds: Seeds) -> dict[str, Any]:
     """Returns a row with its seeds, as `reset` gets it."""
     return {**(seeds._asdict() if environments.takes_dynamics_seed else {"seed": seeds.seed}), **row}
@@ -145,6 +147,7 @@ def episodes_of(
     rows: Sequence[Mapping[str, Any]],
     seeds: Sequence[Seeds],
     tasks: Sequence[str],
+    prefixes: Sequence[Sequence[str]],
     draws: Sequence[str],
     sampling_seed: int,
     privileged_siblings: int,
@@ -152,68 +155,71 @@ def episodes_of(
     """Makes episodes that are not open yet; the arguments are `Player.play`'s and [`Player`]'s."""
     seen: Counter[Any] = Counter()
     episodes = []
-    for place, (row, task) in enumerate(zip(rows, tasks, strict=True)):
-        number, again = seen[task], seen[task, seeds[place]]
-        sampled = episode_seed(sampling_seed, task, *seeds[place], again, draws[place])
-        privileged = number < privileged_siblings
-        trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[place], privileged=privileged)
-        episodes.append(Episode(trajectory, sampled))
-        seen.update([task, (task, seeds[place])])
+    each = rows, tasks, seeds, prefixes or [()] * len(rows), draws or [""] * len(rows)
+    for row, task, own, prefix, draw in zip(*each, strict=True):
+        number, again = seen[task], seen[task, own]
+        sampled = episode_seed(sampling_seed, task, *own, again, draw)
+        trajectory = Trajectory(dict(row), task, f"{number:04d}", own, privileged=number < privileged_siblings)
+        episodes.append(Episode(trajectory, sampled, prefix))
+        seen.update([task, (task, own)])
     return episodes
 
 
-class Known(NamedTuple):
-    """What episodes that opened earlier tell about their siblings: the openings of tasks, and the texts of skills (a
-    function of the user's might tell siblings different ones)."""
+class Stage:
+    """Opens and finishes episodes. It knows what those that opened earlier tell about their siblings: the openings of
+    tasks, and the texts of skills (a function of the user's might tell siblings different ones)."""
 
-    openings: dict[str, Opening]
-    skills: dict[tuple[Any, ...], Any]
+    def __init__(self, environments: ValidatedBatch, skills: SkillSource):
+        self._environments, self._skills = environments, skills
+        self._openings: dict[str, Opening] = {}
+        self._texts: dict[tuple[Any, ...], Any] = {}
 
+    def open(self, episodes: Sequence[Episode]) -> None:
+        """Resets the environments and finds the skill of each task. A failure ends its own episode.
 
-def open_episodes(episodes: Sequence[Episode], environments: ValidatedBatch, skills: SkillSource, known: Known) -> None:
-    """Resets the environments and finds the skill of each task. A failure ends its own episode.
+        Raises:
+            SiblingsDiffer: if siblings open differently.
+        """
+        environments = self._environments
+        for slot, episode in enumerate(episodes):
+            episode.slot = slot
+        arguments = [given_to_reset(environments, one.trajectory.row, one.trajectory.seeds) for one in episodes]
+        openings = environments.reset([one.slot for one in episodes], arguments)
+        for episode, opening in zip(episodes, openings, strict=True):
+            if isinstance(opening, Failure):
+                episode.fail(opening, environments.name)
+                continue
+            episode.observation, episode.admissible = opening.observation, opening.admissible
+            episode.context = opening.context
+            if not opening.later:
+                self.begin(episode, opening)
 
-    Raises:
-        SiblingsDiffer: if siblings open differently.
-    """
-    arguments = [given_to_reset(environments, one.trajectory.row, one.trajectory.seeds) for one in episodes]
-    openings = environments.reset([one.slot for one in episodes], arguments)
-    for episode, opening in zip(episodes, openings, strict=True):
-        if isinstance(opening, Failure):
-            episode.fail(opening, environments.name)
-            continue
-        episode.observation, episode.admissible = opening.observation, opening.admissible
-        episode.context = opening.context
-        if not opening.later:
-            begin(episode, opening, environments, skills, known)
+    def begin(self, episode: Episode, opening: Opening) -> None:
+        """Begins an episode with its opening and the skill of its task. Raises `SiblingsDiffer` if siblings do."""
+        trajectory, environments, skills = episode.trajectory, self._environments, self._skills
+        if not environments.openings_may_differ:
+            names = environments.name, environments.sibling_advice
+            check_openings([opening], [trajectory.task], *names, self._openings)
+        asked = trajectory.task, opening.task_text, opening.task_key, opening.data_source
+        if asked not in self._texts or not getattr(skills, "is_users", False):
+            self._texts[asked] = skill_of(skills, opening, trajectory.row, environments.limited)
+        if isinstance(skill := self._texts[asked], Failure):
+            episode.fail(skill, environments.name)
+            return
+        trajectory.category = opening.category or str(trajectory.row.get("category", ""))
+        trajectory.task_text = opening.task_text
+        trajectory.skill_text, trajectory.skill_ids = skill
 
-
-def begin(episode: Episode, opening: Opening, environments: ValidatedBatch, skills: SkillSource, known: Known) -> None:
-    """Begins an episode with its opening and the skill of its task. Raises `SiblingsDiffer` if siblings do."""
-    if not environments.openings_may_differ:
-        names = environments.name, environments.sibling_advice
-        check_openings([opening], [episode.trajectory.task], *names, known.openings)
-    trajectory, category = episode.trajectory, str(episode.trajectory.row.get("category", ""))
-    asked = trajectory.task, opening.task_text, opening.task_key, opening.data_source
-    if asked not in known.skills or not getattr(skills, "is_users", False):
-        known.skills[asked] = skill_of(skills, opening, trajectory.row, environments.limited)
-    if isinstance(skill := known.skills[asked], Failure):
-        episode.fail(skill, environments.name)
-        return
-    trajectory.category, trajectory.task_text = opening.category or category, opening.task_text
-    trajectory.skill_text, trajectory.skill_ids = skill
-
-
-def finish_episodes(episodes: Sequence[Episode], environments: ValidatedBatch) -> None:
-    """Calls the environments' `finish` for episodes that did not fail, and notes the `Ending`: what is known only when
-    an episode is over, such as its reward."""
-    ended = [episode for episode in episodes if not episode.trajectory.failed]
-    endings = environments.finish([episode.slot for episode in ended])
-    for episode, ending in zip(ended, endings, strict=True):
-        if isinstance(ending, Failure):
-            episode.fail(ending, environments.name)
-        elif ending is not None:
-            episode.end(ending)
+    def finish(self, episodes: Sequence[Episode]) -> None:
+        """Calls the environments' `finish` for episodes that did not fail, and notes the `Ending`: what is known only
+        when an episode is over, such as its reward."""
+        ended = [episode for episode in episodes if not episode.trajectory.failed]
+        endings = self._environments.finish([episode.slot for episode in ended])
+        for episode, ending in zip(ended, endings, strict=True):
+            if isinstance(ending, Failure):
+                episode.fail(ending, self._environments.name)
+            elif ending is not None:
+                episode.end(ending)
 
 
 class SiblingsDiffer(UserError):

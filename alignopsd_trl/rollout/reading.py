@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-from transformers import PreTrainedTokenizerBase
-from trl.chat_template_utils import add_response_schema, supports_tool_calling
-from trl.chat_template_utils import parse_response as parse_message
+from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.environments.adapters.calls import calls_in, text_before_calls
 from alignopsd_trl.environments.adapters.rows import is_deep
+from alignopsd_trl.environments.base import Wishes
 from alignopsd_trl.rollout.options import THINK, PlayOptions
-from alignopsd_trl.turns import Thought
+from alignopsd_trl.turns import Thought, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _TAIL = 24  # tokens at the end of a prompt that may hold an opened tag
 _FAMILIES = ("action", "search", "answer")
@@ -93,6 +94,21 @@ class Reader:
         if any(one in tag for one in getattr(tokenizer, "all_special_tokens", ()) for tag in self._tags):
             self._special_tags = [tokenizer(tag, add_special_tokens=False)["input_ids"] for tag in self._tags]
 
+    def take(
+        self, turn: Turn, response: Sequence[int], wishes: Wishes, end_ids: Sequence[int], tools: Sequence[Any]
+    ) -> Reading:
+        """Writes a sampled response, up to where its turn's wishes end it, and its action into the turn. Returns what
+        the environment parses where the reading has no action."""
+        turn.response_ids = list(response[: response_end(response, wishes, self.decode)])
+        turn.response_text = self.decode(turn.response_ids)
+        ended = bool(turn.response_ids) and turn.response_ids[-1] in end_ids
+        turn.truncated = not ended and not any(stop in turn.response_text for stop in wishes.stop)
+        reading = self.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
+        turn.thought = reading.thought
+        if reading.action is not None:
+            turn.action, turn.action_valid = reading.action, True
+        return reading
+
     def read(
         self, prompt: Sequence[int], response: Sequence[int], text: str, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reading:
@@ -122,7 +138,7 @@ class Reader:
         which is parsed as a whole."""
         if self._native:
             return False
-        text = self._canonical(prompt, response, self._decode(list(response)))
+        text = self._canonical(prompt, response, self.decode(response))
         return bool(parse_response(text).thinking)
 
     def _canonical(self, prompt: Sequence[int], response: Sequence[int], text: str) -> str:
@@ -140,12 +156,13 @@ class Reader:
         for tag, ids in zip(self._tags, self._special_tags or (), strict=True):
             at = next((n for n in range(len(rest) - len(ids) + 1) if rest[n : n + len(ids)] == ids), None)
             if at is not None:
-                parts += [self._decode(rest[:at]), tag]
+                parts += [self.decode(rest[:at]), tag]
                 rest = rest[at + len(ids) :]
-        return "".join([*parts, self._decode(rest)])
+        return "".join([*parts, self.decode(rest)])
 
-    def _decode(self, ids: list[int]) -> str:
-        text: Any = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns a text without special tokens."""
+        text: Any = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
     def _message(self, prompt: list[int], response: list[int], whole: str, tools: list[Any]) -> Reading:
@@ -160,12 +177,23 @@ class Reader:
         return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message))
 
 
+def response_end(ids: Sequence[int], wishes: Wishes, text: Callable[[Sequence[int]], str]) -> int:
+    """Returns the number of a response's tokens up to the end of the first stop text, at most ``wishes.max_tokens``."""
+    length = len(ids) if wishes.max_tokens is None else min(len(ids), wishes.max_tokens)
+    stops = [stop for stop in wishes.stop if stop in text(ids[:length])]
+    if not stops:
+        return length
+    return bisect_left(range(length), True, key=lambda count: any(stop in text(ids[:count]) for stop in stops))
+
+
 def message_of(tokenizer: Any, response: list[int], prompt: list[int], tools: list[Any]) -> dict[str, Any]:
     """Parses a response by its chat template's parser. A lone surrogate, which no API takes, becomes a question mark.
 
     Raises:
         ValueError: for calls that JSON can't hold, or of too many levels.
     """
+    from trl.chat_template_utils import parse_response as parse_message
+
     with suppress(RecursionError):
         found = parse_message(tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
         message = json.loads(json.dumps(found, ensure_ascii=False, default=str).encode(errors="replace"))
@@ -187,6 +215,8 @@ def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
     Raises:
         ValueError: if not; says what to do.
     """
+    from trl.chat_template_utils import supports_tool_calling
+
     remedy = "use format='text' of the environment, which works with any template"
     if not supports_tool_calling(tokenizer):
         raise ValueError(
@@ -208,6 +238,8 @@ def add_parser(tokenizer: PreTrainedTokenizerBase) -> None:
         ValueError: if TRL has none.
     """
     if getattr(tokenizer, "response_template", None) is None and getattr(tokenizer, "response_schema", None) is None:
+        from trl.chat_template_utils import add_response_schema
+
         try:
             add_response_schema(tokenizer)
         except ValueError as error:

@@ -11,17 +11,18 @@ import json
 import re
 from array import array
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, nodes
-from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View, Wishes
-from alignopsd_trl.rollout.options import OWN_KWARGS, THINK, PlayOptions
+from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View
+from alignopsd_trl.rollout.options import THINK, PlayOptions
 from alignopsd_trl.rollout.reading import add_parser, message_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ASKED = (*THINK, "<tool_call>", "</tool_call>")
 """Tags that prompts ask a policy to write. They begin no turn and end none."""
@@ -69,17 +70,6 @@ def _variables(template: str) -> set[str]:
     return {one.name for one in names} - own
 
 
-def asks(prompt: Any) -> bool:
-    """Whether an environment's prompts are an agent's own requests."""
-    return hasattr(prompt, "wishes")
-
-
-def wishes_of(prompt: Any, view: View) -> Wishes:
-    """Returns what a turn asks beside its prompt; by default to continue the turn before it."""
-    number = view.step_count
-    return prompt.wishes(view) if asks(prompt) else Wishes(number, number - 1 if number else None)
-
-
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
     """Returns the messages of a prompt; a text is one user message."""
     return [dict(message) for message in Chat.of(prompt).messages]
@@ -120,11 +110,6 @@ class Shown:
     past: Sequence[Mapping[str, Any]] = ()
     tail: Sequence[int] | None = ()
 
-    @classmethod
-    def of(cls, view: View, asks: bool) -> Shown:
-        """Keeps a view. The context of an agent, which ``asks`` itself, is copied: it goes on to the next request."""
-        return cls(replace(view, context=copy(view.context)) if asks else view)
-
     def beside(self, renderer: Renderer, text: str) -> tuple[Rendered, list[int]]:
         """Renders the turn's prompt with ``text`` in its skill slot.
 
@@ -147,7 +132,6 @@ class Renderer:
 
     Attributes:
         converses: whether prompts are dialogues.
-        asks: whether the prompts are an agent's own requests (`Wishes`).
     """
 
     def __init__(
@@ -160,7 +144,6 @@ class Renderer:
         self.marks, self.end_id = marks_of(tokenizer, options.thinking_tags), self._tokenizer.eos_token_id
         self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
         self.converses = options.history == "conversation"
-        self.asks = asks(prompt)
         self._known: dict[str, array[int]] = {}
         self._held = 0
 
@@ -205,18 +188,6 @@ class Renderer:
     def reads(self, variable: str) -> bool:
         """Whether the chat template reads a variable, which it does not set itself."""
         return variable in _variables(self._tokenizer.get_chat_template())
-
-    def check_request(self, view: View) -> None:
-        """Raises `ValueError` unless the chat template reads the variables of an agent's request and shows its new
-        messages; past responses it may shorten."""
-        prompt = Chat.of(self.show(view, ""))
-        told = [one for one in messages_of(self.reply(view)) if one["role"] != "assistant"]
-        unread = (name for name in prompt.variables if name in OWN_KWARGS or not self.reads(name))
-        if (name := next(unread, None)) is not None:
-            raise ValueError(f"it never reads {name!r} of a request; leave that out, or use sampling='ignore'")
-        if not self.shows(prompt, told):
-            hidden = next(one for one in told if not self.shows(prompt, [one]))
-            raise ValueError(f"it does not show the message of {hidden['role']!r}, {hidden['content']!r:.80}")
 
     def shows(self, prompt: Rendered, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the rendered prompt has the texts of the messages, perhaps as JSON."""

@@ -100,12 +100,10 @@ def guessing(draw: random.Random, text: bool = False) -> Any:
 
 
 def test_a_program_plays_and_each_request_is_a_turn(program: Any) -> None:
-    log: list[Any] = []
     tokenizer = chat_tokenizer()
     environment = AgentEnvironment(program.agent, loses=program.LOSES)
-    found = played(environment, ROWS, guessing(random.Random(0)), log=log, tokenizer=tokenizer, limit=120.0)
+    found = exact(environment, ROWS, guessing(random.Random(0)), tokenizer=tokenizer, limit=120.0)
     assert not [one.message for one in found if one.failed]
-    exact(found, log, tokenizer)
     for one in found:
         guesses = sum(
             bool(re.search('"guess"|\nguess\n', str(tokenizer.decode(turn.response_ids)))) for turn in one.turns
@@ -147,11 +145,6 @@ def test_a_program_trains(program: Any, chat_policy: Any, tmp_path: Path) -> Non
 
 @pytest.mark.skipif("VERIFIERS_PYTHON" not in os.environ, reason="verifiers 0.4 is not there; uv installs it")
 def test_a_program_in_a_process_of_its_own_plays() -> None:
-    log: list[Any] = []
-    tokenizer = chat_tokenizer()
     environment = AgentEnvironment(import_module("agent_programs.by_process").agent, format="text")
-    found = played(
-        environment, ROWS[:1], guessing(random.Random(0), text=True), log=log, tokenizer=tokenizer, limit=300.0
-    )
-    exact(found, log, tokenizer)
+    found = exact(environment, ROWS[:1], guessing(random.Random(0), text=True), limit=300.0)
     assert all((one.stop, one.reward) == (StopReason.DONE, 1 / len(one.turns)) for one in found), found

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from fakes.agent_play import GUESS, HINT, ONE, START, by_openai, called, exact, number_of, played
+from fakes.agent_play import GUESS, HINT, ONE, START, asking, by_openai, exact, guessed, number_of, played, text_of
 from fakes.playing import Seeded
 from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 
 from alignopsd_trl import read_records
 from alignopsd_trl.environments import Ending
 from alignopsd_trl.environments.adapters import AgentEnvironment, Served
-from alignopsd_trl.environments.adapters.agents import Refused
+from alignopsd_trl.environments.adapters.agents import ApiRefused
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.rollout.episode import SiblingsDiffer
 from alignopsd_trl.training.rewards import RewardError
@@ -34,16 +34,20 @@ Row = Any
 Client = Any
 
 
-def text_of(completion: Any) -> str:
-    return completion["choices"][0]["message"]["content"]
+async def talk(client: Client, messages: list[Any], turns: int) -> None:
+    for number in range(turns):
+        said = text_of(await client.chat(messages=messages))
+        messages = [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": f"no {number}"}]
 
 
 async def guessing(row: Row, client: Client, turns: int = 3) -> float:
-    messages = list(START)
-    for number in range(turns):
-        said = text_of(await client.chat(messages=messages))
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"no {number}"}]
+    await talk(client, START, turns)
     return 1.0
+
+
+def named(name: Any) -> list[dict[str, str]]:
+    """What a sub-agent of this name begins with."""
+    return [{"role": "system", "content": f"You are {name}."}, START[1]]
 
 
 def blocking(row: Row, client: Client) -> float:
@@ -63,20 +67,15 @@ async def by_url(row: Row, client: Client) -> float:
 @pytest.mark.parametrize("skill_in", ["system", "user"])
 @pytest.mark.parametrize("agent", [guessing, blocking])
 def test_a_chat_plays(agent: Any, skill_in: str) -> None:
-    log: list[Any] = []
-    tokenizer = chat_tokenizer()
-    found = played(AgentEnvironment(agent, format="text", skill_in=skill_in), log=log, tokenizer=tokenizer)
-    exact(found, log, tokenizer)
+    found = exact(AgentEnvironment(agent, format="text", skill_in=skill_in))
     assert all(one.stop is StopReason.DONE and one.reward == 1.0 and one.won is None for one in found), found
 
 
 @pytest.mark.parametrize("agent", [by_openai, by_url])
 def test_native_calls_come_as_openai_writes_them(agent: Any) -> None:
     pytest.importorskip("openai")
-    log: list[Any] = []
     tokenizer = chat_tokenizer()
-    found = played(AgentEnvironment(agent), say=lambda text: called(number_of(text)), log=log, tokenizer=tokenizer)
-    exact(found, log, tokenizer)
+    found = exact(AgentEnvironment(agent), say=lambda text: guessed(number_of(text)), tokenizer=tokenizer)
     assert [len(one.turns) for one in found] == [3, 3] and all(one.reward == 0.5 for one in found), found
     assert "<tool_response>\nnot" in tokenizer.decode(found[0].turns[2].prompt_ids)
 
@@ -107,44 +106,28 @@ def rows_of(trajectories: list[Trajectory]) -> Layout:
 def test_a_conversation_goes_on_by_ids(agent: Any) -> None:
     if agent is by_openai:
         pytest.importorskip("openai")
-    log: list[Any] = []
-    tokenizer = chat_tokenizer()
     native = agent is by_openai
     environment = AgentEnvironment(agent, format="native" if native else "text")
-    say = (lambda text: called(number_of(text))) if native else None
-    found = played(environment, say=say, log=log, tokenizer=tokenizer, history="conversation", past_thinking="keep")
-    exact(found, log, tokenizer)
+    say = (lambda text: guessed(number_of(text))) if native else None
+    found = exact(environment, say=say, history="conversation", past_thinking="keep")
     assert len(rows_of(found)) == 2
     assert [turn.info["follows"] for turn in found[0].turns] == [None, 0, 1]
 
 
 async def in_parallel(row: Row, client: Client) -> float:
-    async def sub_agent(name: str) -> None:
-        messages = [{"role": "system", "content": f"You are {name}."}, START[1]]
-        for number in range(2):
-            said = text_of(await client.chat(messages=messages))
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"no {number}"}]
-
-    await asyncio.gather(*map(sub_agent, "abc"))
+    await asyncio.gather(*(talk(client, named(name), 2) for name in "abc"))
     return 1.0
 
 
 async def compacting(row: Row, client: Client) -> float:
-    messages = list(START)
-    for number in range(5):
-        said = text_of(await client.chat(messages=messages))
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"turn {number}"}]
-        if number == 2:
-            messages = [START[0], {"role": "user", "content": "Three guesses so far."}]
+    await talk(client, START, 3)
+    await talk(client, [START[0], {"role": "user", "content": "Three guesses so far."}], 2)
     return 1.0
 
 
 @pytest.mark.parametrize("history", ["window", "conversation"])
 def test_dialogues_of_sub_agents_run_side_by_side(history: str) -> None:
-    log: list[Any] = []
-    tokenizer = chat_tokenizer()
-    found = played(AgentEnvironment(in_parallel, format="text"), log=log, tokenizer=tokenizer, history=history)
-    exact(found, log, tokenizer)
+    found = exact(AgentEnvironment(in_parallel, format="text"), history=history)
     assert [len(one.turns) for one in found] == [6, 6]
     if history == "conversation":
         assert len(rows_of(found)) == 6
@@ -152,11 +135,8 @@ def test_dialogues_of_sub_agents_run_side_by_side(history: str) -> None:
 
 def test_seeds_come_from_a_requests_place_and_not_from_its_arrival() -> None:
     async def agent(row: Row, client: Client) -> float:
-        async def ask(name: str) -> None:
-            await client.chat(messages=[{"role": "system", "content": f"You are {name}."}, START[1]])
-
         await client.chat(messages=START)
-        await asyncio.gather(*map(ask, next(orders)))
+        await asyncio.gather(*(client.chat(messages=named(name)) for name in next(orders)))
         return 1.0
 
     tokenizer = chat_tokenizer()
@@ -170,12 +150,10 @@ def test_seeds_come_from_a_requests_place_and_not_from_its_arrival() -> None:
 
 
 def test_the_policy_never_reads_what_its_agent_dropped() -> None:
-    log: list[Any] = []
     tokenizer = chat_tokenizer()
-    found = played(AgentEnvironment(compacting, format="text"), log=log, tokenizer=tokenizer, history="conversation")
-    exact(found, log, tokenizer)
+    found = exact(AgentEnvironment(compacting, format="text"), tokenizer=tokenizer, history="conversation")
     later = tokenizer.decode(found[0].turns[3].prompt_ids)
-    assert "turn 0" not in later and "Three guesses" in later and len(rows_of(found)) == 4
+    assert "no 0" not in later and "Three guesses" in later and len(rows_of(found)) == 4
 
 
 @pytest.mark.parametrize("history", ["window", "conversation"])
@@ -184,10 +162,7 @@ def test_a_text_that_is_known_after_play_stands_in_each_turns_own_request(agent:
     def hint(turn: Turn) -> str:
         return HINT
 
-    log: list[Any] = []
-    tokenizer = chat_tokenizer()
-    environment = AgentEnvironment(agent, format="text")
-    exact(played(environment, log=log, tokenizer=tokenizer, history=history, source=hint), log, tokenizer)
+    exact(AgentEnvironment(agent, format="text"), history=history, source=hint)
 
 
 @pytest.mark.parametrize("history", ["window", "conversation"])
@@ -223,9 +198,12 @@ def test_agents_that_return_nothing_end_a_run_without_reward_functions(chat_poli
     trainer_of(chat_policy, tmp_path / "run", max_completion_length=4, reward_funcs=one, **parts).train()
 
 
-async def raises(row: Row, client: Client) -> None:
-    await client.chat(messages=START)
-    raise KeyError("broken")
+def raising(error: BaseException) -> Any:
+    async def agent(row: Row, client: Client) -> None:
+        await client.chat(messages=START)
+        raise error
+
+    return agent
 
 
 async def never_asks(row: Row, client: Client) -> float:
@@ -262,25 +240,20 @@ async def returns_a_text(row: Row, client: Client) -> str:
     return "won"
 
 
-async def is_cancelled(row: Row, client: Client) -> None:
-    await client.chat(messages=START)
-    raise asyncio.CancelledError
-
-
-async def is_interrupted(row: Row, client: Client) -> None:
-    await client.chat(messages=START)
-    raise KeyboardInterrupt
-
-
 async def exits(row: Row, client: Client) -> None:
     sys.exit("no key")
 
 
+class Odd(Exception):
+    code: Any = ["a"]  # no code of the API's
+
+
 FAULTS = {
-    is_cancelled: "RuntimeError: the agent raised CancelledError",
-    is_interrupted: "RuntimeError: the agent raised KeyboardInterrupt",
+    raising(Odd("mine")): "Odd: mine",
+    raising(asyncio.CancelledError()): "RuntimeError: the agent raised CancelledError",
+    raising(KeyboardInterrupt()): "RuntimeError: the agent raised KeyboardInterrupt",
+    raising(KeyError("broken")): "KeyError: 'broken'",
     exits: "RuntimeError: the agent raised SystemExit: no key",
-    raises: "KeyError: 'broken'",
     never_asks: "ended without a request",
     hangs: "neither asked nor ended",
     hangs_at_once: "neither asked nor ended",
@@ -310,7 +283,7 @@ def test_a_request_after_the_end_is_refused() -> None:
             time.sleep(1.0)
             try:
                 client.chat_sync(messages=START)
-            except Refused as error:
+            except ApiRefused as error:
                 late.append(error.code)
 
         client.chat_sync(messages=START)
@@ -329,7 +302,7 @@ def test_an_agent_has_a_last_word_at_the_turn_limit() -> None:
     async def agent(row: Row, client: Client) -> Ending:
         try:
             return Ending(reward=await guessing(row, client, 99))
-        except Refused as error:
+        except ApiRefused as error:
             assert error.status == 400
             return Ending(reward=0.25, won=False)
 
@@ -351,22 +324,11 @@ def test_a_cancelled_request_is_not_sampled() -> None:
     assert all(one.reward == 1.0 and not one.failed for one in found), found
 
 
-def test_a_retried_request_gets_its_first_answer() -> None:
-    httpx2 = pytest.importorskip("httpx2")
-
-    def agent(row: Row, client: Client) -> float:
-        body, answers = {"messages": START}, []
-        for count in range(2):
-            headers = {"authorization": f"Bearer {client.key}", "x-stainless-retry-count": str(count)}
-            answers.append(httpx2.post(f"{client.url}/chat/completions", json=body, headers=headers).json())
-        return float(answers[0] == answers[1])
-
-    found = played(AgentEnvironment(agent, format="text"))
-    assert [(len(one.turns), one.reward) for one in found] == [(1, 1.0)] * 2
-
-
-def test_siblings_that_open_differently_end_the_run() -> None:
+@pytest.mark.parametrize("asides", [0, 1])
+def test_siblings_that_open_differently_end_the_run(asides: int) -> None:
     async def agent(row: Row, client: Client) -> None:
+        for _ in range(asides):
+            await client.not_trained().chat(messages=START)
         await client.chat(messages=[{"role": "user", "content": f"It is {time.monotonic_ns()}."}])
 
     with pytest.raises(SiblingsDiffer, match="It is"):
@@ -375,12 +337,9 @@ def test_siblings_that_open_differently_end_the_run() -> None:
 
 def test_sub_agents_on_threads_may_ask_in_any_order() -> None:
     def agent(row: Row, client: Client) -> float:
-        def ask(name: str) -> None:
-            client.chat_sync(messages=[{"role": "system", "content": f"You are {name}."}, START[1]])
-
         order = "ab" if len(begun) % 2 else "ba"
         begun.append(order)
-        threads = [threading.Thread(target=ask, args=name) for name in order]
+        threads = [threading.Thread(target=client.chat_sync, kwargs={"messages": named(name)}) for name in order]
         for one in threads:
             one.start()
             time.sleep(0.1)
@@ -398,27 +357,23 @@ class UnknownTool(Exception):
     """What a framework raises for a call that the policy made up."""
 
 
-def test_what_the_policy_is_to_blame_for_is_a_lost_episode() -> None:
-    async def agent(row: Row, client: Client) -> None:
-        await client.chat(messages=START)
-        raise UnknownTool("fly")
+async def makes_its_own_of_a_refusal(row: Row, client: Client) -> None:
+    with contextlib.suppress(Exception):
+        await client.chat(messages=START, tools=[GUESS], tool_choice="required")
+    raise RuntimeError("ModelError -> BadRequestError")
 
-    found = played(AgentEnvironment(agent, format="text", loses=(UnknownTool,)))
+
+@pytest.mark.parametrize(
+    ("agent", "lost"),
+    [
+        (raising(UnknownTool("fly")), "UnknownTool: fly"),
+        (makes_its_own_of_a_refusal, "RuntimeError: ModelError -> BadRequestError"),
+    ],
+)
+def test_what_the_policy_is_to_blame_for_is_a_lost_episode(agent: Any, lost: str) -> None:
+    found = played(AgentEnvironment(agent, loses=(UnknownTool,)))
     assert all(one.stop is StopReason.DONE and one.won is False for one in found), found
-    assert found[0].turns[0].info["lost"] == "UnknownTool: fly"
-
-
-def test_a_refusal_that_is_the_policys_doing_loses_whatever_the_program_makes_of_it() -> None:
-    must = {"type": "function", "function": {"name": "guess", "parameters": {"type": "object", "properties": {}}}}
-
-    async def agent(row: Row, client: Client) -> None:
-        with contextlib.suppress(Exception):
-            await client.chat(messages=START, tools=[must], tool_choice="required")
-        raise RuntimeError("ModelError -> BadRequestError")
-
-    found = played(AgentEnvironment(agent))
-    assert all(one.stop is StopReason.DONE and one.won is False for one in found), found
-    assert found[0].turns[0].info["lost"] == "RuntimeError: ModelError -> BadRequestError"
+    assert found[0].turns[0].info["lost"] == lost
 
 
 def test_what_a_program_elsewhere_says_of_the_policy_loses() -> None:
@@ -471,13 +426,10 @@ def test_an_agent_that_never_ends_burns_nothing() -> None:
 
 
 def test_a_required_call_that_does_not_come_is_the_policys_fault() -> None:
-    async def agent(row: Row, client: Client) -> float:
-        await client.chat(messages=START, tools=[GUESS], tool_choice="required")
-        return 1.0
-
-    asking = played(AgentEnvironment(agent), say=lambda text: called(3))
+    agent = asking({"tools": [GUESS], "tool_choice": "required"})
+    calling = played(AgentEnvironment(agent), say=lambda text: guessed(3))
     silent = played(AgentEnvironment(agent), say=lambda text: "no")
-    assert all(one.reward == 1.0 for one in asking) and all(one.won is False and not one.failed for one in silent)
+    assert all(one.reward == 1.0 for one in calling) and all(one.won is False and not one.failed for one in silent)
 
 
 def test_a_prompt_that_is_too_long_is_never_cut() -> None:
@@ -485,7 +437,7 @@ def test_a_prompt_that_is_too_long_is_never_cut() -> None:
         await client.chat(messages=START)
         try:
             await client.chat(messages=[*START, {"role": "assistant", "content": "x" * 500}, START[1]])
-        except Refused as error:
+        except ApiRefused as error:
             assert error.code == "context_length_exceeded"
             if row["task_id"] == "gives up":
                 raise
@@ -527,10 +479,7 @@ def test_a_response_ends_at_a_stop_string_and_at_max_tokens() -> None:
     ],
 )
 def test_other_sampling_is_refused_or_ignored(asked: dict[str, Any], caplog: Any) -> None:
-    async def agent(row: Row, client: Client) -> float:
-        await client.chat(messages=START, **asked)
-        return 1.0
-
+    agent = asking(asked)
     refusing = AgentEnvironment(agent, format="text")
     assert all(one.failed and "Refused" in one.message for one in played(refusing, settings={"temperature": 1.0}))
     ignoring = AgentEnvironment(agent, format="text", sampling="ignore")
@@ -559,7 +508,7 @@ def test_sub_agents_reward_their_own_turns(way: str) -> None:
 
     async def agent(row: Row, client: Client) -> float:
         async def ask(number: int) -> Any:
-            messages = [{"role": "system", "content": f"You are {number}."}, START[1]]
+            messages = named(number)
             if way == "openai":
                 answer = await client.openai.chat.completions.create(model="policy", messages=messages)
             else:
@@ -570,7 +519,7 @@ def test_sub_agents_reward_their_own_turns(way: str) -> None:
             return answer
 
         def on_thread(number: int) -> None:
-            client.chat_sync(messages=[{"role": "system", "content": f"You are {number}."}, START[1]])
+            client.chat_sync(messages=named(number))
             client.reward(number)
 
         await client.chat(messages=START)
@@ -623,19 +572,6 @@ def test_a_stream_and_several_choices() -> None:
 
     found = played(AgentEnvironment(agent, format="text"))
     assert [(one.reward, len(one.turns)) for one in found] == [(1.0, 3)] * 2, found
-
-
-def test_a_key_opens_its_own_episode_alone() -> None:
-    httpx2 = pytest.importorskip("httpx2")
-
-    def agent(row: Row, client: Client) -> float:
-        client.chat_sync(messages=START)
-        wrong = client.url.replace(client.key, "0" * 32)
-        answer = httpx2.post(f"{wrong}/chat/completions", json={"messages": START})
-        assert client.url.startswith("http://127.0.0.1:")
-        return float(answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key")
-
-    assert all(one.reward == 1.0 for one in played(AgentEnvironment(agent, format="text")))
 
 
 @pytest.mark.full

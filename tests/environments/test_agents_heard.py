@@ -14,10 +14,9 @@ from fakes.agent_play import HINT, ONE, START, played
 from fakes.tool_classes import chat_tokenizer
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
-from alignopsd_trl.environments.adapters.agents import Refused
+from alignopsd_trl.environments.adapters.agents import ApiRefused
 from alignopsd_trl.environments.base import Ending, Reply
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.rollout.episode import SiblingsDiffer
 from alignopsd_trl.runs.health import Tally
 from alignopsd_trl.turns import StopReason
 
@@ -57,7 +56,7 @@ def test_an_agent_that_is_not_heard_in_time_fails_its_episode() -> None:
         try:
             while True:
                 client.chat_sync(messages=START)
-        except Refused:
+        except ApiRefused:
             time.sleep(1.5 if row["task_id"] == "slow" else 0.0)
         return 1.0
 
@@ -75,17 +74,6 @@ def test_an_ending_may_reward_turns_too() -> None:
         return Ending(reward=1.0, turn_rewards={0: 0.25, 1: -1.0})
 
     assert played(AgentEnvironment(agent))[0].turn_rewards == [0.75, 0.0]
-
-
-def test_an_error_with_any_code_is_told() -> None:
-    class Odd(Exception):
-        code: Any = ["a"]
-
-    async def agent(row: Row, client: Client) -> float:
-        await client.chat(messages=START)
-        raise Odd("mine")
-
-    assert "Odd: mine" in played(AgentEnvironment(agent))[0].message
 
 
 def test_last_words_are_a_number_of_seconds() -> None:
@@ -113,7 +101,7 @@ def test_an_error_that_no_refusal_made_stays_the_agents_own() -> None:
     def agent(row: Row, client: Client) -> float:
         try:
             client.chat_sync(messages=[{"role": "user", "content": "x" * 900}])
-        except Refused:
+        except ApiRefused:
             pass
         client.chat_sync(messages=START)
         raise KeyError("broken")
@@ -141,7 +129,7 @@ def test_the_last_refusal_is_told() -> None:
 def test_refusals_are_counted_by_their_code() -> None:
     async def agent(row: Row, client: Client) -> float:
         for _ in range(2):
-            with pytest.raises(Refused):
+            with pytest.raises(ApiRefused):
                 await client.chat(messages=START, seed=5)
         await client.chat(messages=START)
         return 1.0
@@ -174,16 +162,6 @@ def test_asides_are_no_openings_and_use_up_no_turns() -> None:
         assert one.task_text == START[1]["content"] and one.skill_text == HINT
         assert "Judge 4" in str(one.turns[0].info["not_trained"])
         assert HINT in tokenizer.decode(one.turns[0].privileged_ids)
-
-
-def test_openings_after_asides_are_compared_all_the_same() -> None:
-    async def agent(row: Row, client: Client) -> float:
-        await client.not_trained().chat(messages=START)
-        await client.chat(messages=[{"role": "user", "content": f"It is {time.monotonic_ns()}."}])
-        return 1.0
-
-    with pytest.raises(SiblingsDiffer, match="It is"):
-        played(AgentEnvironment(agent, format="text"))
 
 
 def test_an_agent_of_asides_alone_says_so() -> None:

@@ -7,14 +7,14 @@ import time
 from typing import Any
 
 import pytest
-from fakes.agent_play import GUESS, START, called, exact, played
+from fakes.agent_play import GUESS, START, asking, called, exact, guessed, played, text_of, written
 from fakes.tool_classes import chat_tokenizer
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
+from alignopsd_trl.environments.adapters.agents import ApiRefused
 from alignopsd_trl.environments.adapters.agents import Client as InProcess
-from alignopsd_trl.environments.adapters.agents import Refused
-from alignopsd_trl.environments.adapters.agents.api import Call, exchange
-from alignopsd_trl.environments.adapters.agents.line import Line
+from alignopsd_trl.environments.adapters.agents.api import HttpCall, exchange
+from alignopsd_trl.environments.adapters.agents.line import RequestLine
 from alignopsd_trl.environments.adapters.agents.requests import Rules, asks_of
 from alignopsd_trl.environments.adapters.rows import messages_of
 
@@ -26,8 +26,8 @@ CALL = {"id": "a", "type": "function", "function": {"name": "guess", "arguments"
 
 def param_of(body: dict[str, Any], path: str = "chat/completions") -> tuple[int, str | None]:
     """Status and field of the refusal of a request."""
-    line = Line({}, RULES)
-    answer = exchange(line, Call("POST", f"/v1/{path}", {}, json.dumps(body).encode()))
+    line = RequestLine({}, RULES)
+    answer = exchange(line, HttpCall("POST", f"/v1/{path}", {}, json.dumps(body).encode()))
     if not answer.done():
         return 200, None
     return answer.result().status, json.loads(answer.result().body)["error"]["param"]
@@ -106,17 +106,15 @@ def test_variables_of_the_chat_template_are_in_every_prompt(history: str) -> Non
     async def agent(row: Row, client: Client) -> float:
         messages, asked = list(START), {"chat_template_kwargs": {"enable_thinking": False}}
         for _ in range(2):
-            said = (await client.chat(messages=messages, **asked))["choices"][0]["message"]["content"]
+            said = text_of(await client.chat(messages=messages, **asked))
             messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "no"}]
         await client.chat(messages=messages)
         await client.chat(messages=START, enable_thinking=False)
         return 1.0
 
-    log: list[Any] = []
     tokenizer = chat_tokenizer("qwen3")
-    given: dict[str, Any] = {"log": log, "tokenizer": tokenizer, "history": history, "past_thinking": "keep"}
-    found = played(AgentEnvironment(agent, format="text"), **given)
-    exact(found, log, tokenizer)
+    given: dict[str, Any] = {"tokenizer": tokenizer, "history": history, "past_thinking": "keep"}
+    found = exact(AgentEnvironment(agent, format="text"), **given)
     shown = [tokenizer.decode(turn.prompt_ids).endswith("<think>\n\n</think>\n\n") for turn in found[0].turns]
     assert shown == [True, True, False, True]
     assert [turn.info["follows"] for turn in found[0].turns] == [None, 0, None, None]
@@ -129,38 +127,53 @@ def test_variables_of_the_chat_template_are_in_every_prompt(history: str) -> Non
     "asked", [{"reasoning_effort": "high"}, {"chat_template_kwargs": {"add_generation_prompt": False}}]
 )
 def test_a_variable_that_the_template_does_not_have_is_refused(asked: dict[str, Any]) -> None:
-    async def agent(row: Row, client: Client) -> float:
-        await client.chat(messages=START, **asked)
-        return 1.0
-
-    name = next(iter(asked.get("chat_template_kwargs", asked)))
+    agent, name = asking(asked), next(iter(asked.get("chat_template_kwargs", asked)))
     refused = played(AgentEnvironment(agent, format="text"), siblings=1)
     assert refused[0].failed and f"{name!r}" in refused[0].message, refused[0].message
     assert played(AgentEnvironment(agent, format="text", sampling="ignore"), siblings=1)[0].reward == 1.0
 
 
-def test_a_message_that_the_template_drops_is_refused() -> None:
+def dropping(template: str) -> str:
+    assert 'message.role == "system" and not loop.first' in template
+    return template.replace('message.role == "system" and not loop.first', 'message.role == "wizard"')
+
+
+def failing(template: str) -> str:
+    return "{% if messages[-1]['content'] == '2' %}{{ 1 / 0 }}{% endif %}" + template
+
+
+BRIEF = {"messages": [*START, {"role": "system", "content": "Be brief."}, START[1]]}
+NO_VARIABLES = ("content", "message", "loop", "messages", "tools", "add_generation_prompt", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "asked", "told"),
+    [
+        (dropping, BRIEF, r"does not show the message of 'system', 'Be brief\.'"),
+        (failing, {"messages": [{"role": "user", "content": "2"}]}, "the chat template refuses this request"),
+        *((str, {"chat_template_kwargs": {name: []}}, f"never reads '{name}'") for name in NO_VARIABLES),
+    ],
+)
+def test_what_the_template_can_not_show_is_refused(change: Any, asked: dict[str, Any], told: str) -> None:
     async def agent(row: Row, client: Client) -> float:
         await client.chat(messages=START)
-        with pytest.raises(Refused, match=r"does not show the message of 'system', 'Be brief\.'"):
-            await client.chat(messages=[*START, {"role": "system", "content": "Be brief."}, START[1]])
+        with pytest.raises(ApiRefused, match=told):
+            await client.chat(**{"messages": START} | asked)
         return 1.0
 
-    drops = chat_tokenizer()
-    drops.chat_template = drops.chat_template.replace(
-        'message.role == "system" and not loop.first', 'message.role == "wizard"'
-    )
-    found = played(AgentEnvironment(agent, format="text"), siblings=1, tokenizer=drops)
-    assert found[0].reward == 1.0, found[0].message
+    tokenizer = chat_tokenizer("qwen3")
+    tokenizer.chat_template = change(str(tokenizer.chat_template))
+    found = played(AgentEnvironment(agent, format="text"), tokenizer=tokenizer)
+    assert all(one.reward == 1.0 for one in found), found[0].message
 
 
 TEMPLATES = ("qwen3_instruct_2507", "qwen3_5_think", "glm4moe", "gemma4", "nemotron_3_nano")
 
 
 def past(arguments: Any, results: Any = None) -> list[dict[str, Any]]:
-    called = {**CALL, "function": {"name": "guess", "arguments": arguments}}
+    call = {**CALL, "function": {"name": "guess", "arguments": arguments}}
     told = [{"role": "tool", "tool_call_id": "a", "content": "no"}] if results is None else results
-    return [*START, {"role": "assistant", "content": None, "tool_calls": [called]}, *told]
+    return [*START, {"role": "assistant", "content": None, "tool_calls": [call]}, *told]
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -173,10 +186,14 @@ def test_past_calls_are_shown_alike_under_every_template(template: str) -> None:
     assert len(set(shown)) == 1
 
 
-@pytest.mark.parametrize("arguments", ["[1]", "3", '"x"', "null", "true", "{", "number=3", [1], 3, '{"a": "\\ud800"}'])
+NO_OBJECTS: tuple[Any, ...] = ("[1]", "3", '"x"', "null", "true", "{", "number=3", [1], 3, '{"a": "\\ud800"}')
+DEEP = tuple('{"a":' * levels + "1" + "}" * levels for levels in (100, 3000))
+
+
+@pytest.mark.parametrize("arguments", NO_OBJECTS + DEEP)
 def test_arguments_that_are_no_object_are_refused_by_their_place(arguments: Any) -> None:
     assert param_of({"messages": past(arguments)}) == (400, "messages[2].tool_calls[0].function.arguments")
-    with pytest.raises(Refused, match=r"messages\[2\]\.tool_calls\[0\] has the arguments"):
+    with pytest.raises(ApiRefused, match=r"messages\[2\]\.tool_calls\[0\] has the arguments"):
         asks_of({"messages": past(arguments)}, RULES)
 
 
@@ -187,7 +204,7 @@ def agent_of_two_turns(handles: bool) -> Any:
         told = [{"role": "tool", "tool_call_id": one["id"], "content": "no"} for one in said["tool_calls"]]
         try:
             await client.chat(messages=[*START, said, *told], tools=[GUESS])
-        except Refused as error:
+        except ApiRefused as error:
             assert error.code == "tool_use_failed"
             if not handles:
                 raise
@@ -204,73 +221,28 @@ SURROGATE = '"\\ud800"'
     ['{"name": "guess", "arguments": ""}', f'{{"name": {SURROGATE}, "arguments": {{{SURROGATE}: {SURROGATE}}}}}'],
 )
 def test_a_policy_that_writes_no_arguments_or_no_unicode_goes_on(call: str) -> None:
-    def say(text: str) -> str:
-        return f"<tool_call>\n{call}\n</tool_call>"
-
-    log: list[Any] = []
-    tokenizer = chat_tokenizer()
-    environment = AgentEnvironment(agent_of_two_turns(False))
-    found = played(environment, say=say, log=log, tokenizer=tokenizer, history="conversation")
-    exact(found, log, tokenizer)
+    found = exact(AgentEnvironment(agent_of_two_turns(False)), say=lambda text: written(call), history="conversation")
     assert [(one.reward, len(one.turns)) for one in found] == [(1.0, 2)] * 2, found[0].message
 
 
 @pytest.mark.parametrize("arguments", ["[1]", '"abc"', '"\\ud800"', "3"])
 def test_arguments_that_the_policy_spoilt_are_its_own_doing(arguments: str) -> None:
-    def say(text: str) -> str:
-        return f'<tool_call>\n{{"name": "guess", "arguments": {arguments}}}\n</tool_call>'
-
-    lost = played(AgentEnvironment(agent_of_two_turns(False)), say=say, siblings=1)[0]
+    given: Any = {"say": lambda text: called(arguments), "siblings": 1}
+    lost = played(AgentEnvironment(agent_of_two_turns(False)), **given)[0]
     assert (lost.failed, lost.won, len(lost.turns)) == (False, False, 1), lost.message
-    assert played(AgentEnvironment(agent_of_two_turns(True)), say=say, siblings=1)[0].reward == 1.0
+    assert played(AgentEnvironment(agent_of_two_turns(True)), **given)[0].reward == 1.0
 
 
 @pytest.mark.parametrize("levels", [100, 900, 3000])
 def test_calls_of_many_levels_are_text(levels: int) -> None:
-    def say(text: str) -> str:
-        return f'<tool_call>\n{{"name": "guess", "arguments": {"[" * levels}{"]" * levels}}}\n</tool_call>'
-
     async def agent(row: Row, client: Client) -> float:
         said = (await client.chat(messages=START, tools=[GUESS]))["choices"][0]["message"]
         await client.chat(messages=[*START, said, START[1]], tools=[GUESS])
         return float("tool_calls" not in said and "guess" in said["content"])
 
-    log: list[Any] = []
-    tokenizer = chat_tokenizer()
     options: Any = {"history": "conversation", "max_prompt_length": 20_000}
-    found = played(AgentEnvironment(agent), say=say, log=log, tokenizer=tokenizer, **options)
-    exact(found, log, tokenizer)
+    found = exact(AgentEnvironment(agent), say=lambda text: called("[" * levels + "]" * levels), **options)
     assert [(one.reward, len(one.turns)) for one in found] == [(1.0, 2)] * 2, found[0].message
-
-
-@pytest.mark.parametrize("levels", [100, 3000])
-def test_arguments_of_many_levels_are_refused(levels: int) -> None:
-    arguments = '{"a":' * levels + "1" + "}" * levels
-    assert param_of({"messages": past(arguments)}) == (400, "messages[2].tool_calls[0].function.arguments")
-
-
-@pytest.mark.parametrize("name", ["content", "message", "loop", "messages", "tools", "add_generation_prompt", ""])
-def test_what_is_no_variable_of_the_template_is_refused(name: str) -> None:
-    async def agent(row: Row, client: Client) -> float:
-        await client.chat(messages=START)
-        with pytest.raises(Refused, match=f"never reads '{name}'"):
-            await client.chat(messages=START, chat_template_kwargs={name: []})
-        return 1.0
-
-    assert played(AgentEnvironment(agent), tokenizer=chat_tokenizer("qwen3"))[0].reward == 1.0
-
-
-def test_a_template_that_raises_refuses_the_request() -> None:
-    async def agent(row: Row, client: Client) -> float:
-        await client.chat(messages=START)
-        with pytest.raises(Refused, match="the chat template refuses this request"):
-            await client.chat(messages=[{"role": "user", "content": "2"}])
-        return 1.0
-
-    tokenizer = chat_tokenizer()
-    fault = "{% if messages[-1]['content'] == '2' %}{{ 1 / 0 }}{% endif %}"
-    tokenizer.chat_template = fault + str(tokenizer.chat_template)
-    assert played(AgentEnvironment(agent, format="text"), tokenizer=tokenizer)[0].reward == 1.0
 
 
 def result(name: str | None, content: str) -> dict[str, Any]:
@@ -325,8 +297,8 @@ def item(name: str, output: str | None = None) -> dict[str, Any]:
 
 def test_outputs_of_responses_go_to_their_calls_wherever_they_stand() -> None:
     given = [START[1], item("a"), item("b"), START[1], item("b", "cold"), item("a", "hot")]
-    line = Line({}, RULES)
-    exchange(line, Call("POST", "/v1/responses", {}, json.dumps({"input": given}).encode()))
+    line = RequestLine({}, RULES)
+    exchange(line, HttpCall("POST", "/v1/responses", {}, json.dumps({"input": given}).encode()))
     assert line.take(time.monotonic() + 5) is not None and line.now is not None
     asked = START[1]["content"]
     assert [one["content"] for one in line.now.messages] == [asked, "", "hot", "cold", asked]
@@ -360,7 +332,7 @@ def test_a_stream_tells_each_call_as_openais_helper_reads_it() -> None:
         assert [one.index for one in ended] == [0, 1] and all(one.usage is None for one in chunks)
         return 1.0
 
-    found = played(AgentEnvironment(agent), say=lambda text: f"I guess.{called(4)}{called(5)}", siblings=1)
+    found = played(AgentEnvironment(agent), say=lambda text: f"I guess.{guessed(4)}{guessed(5)}", siblings=1)
     assert found[0].reward == 1.0, found[0].message
 
 
@@ -383,8 +355,8 @@ def test_rows_say_nothing_by_what_arrow_fills_in() -> None:
 
 
 def test_a_client_without_a_socket_refuses_alike() -> None:
-    with pytest.raises(Refused) as caught:
-        InProcess(Line({}, RULES)).chat_sync(messages=START, seed=3)
+    with pytest.raises(ApiRefused) as caught:
+        InProcess(RequestLine({}, RULES)).chat_sync(messages=START, seed=3)
     assert (caught.value.param, caught.value.status) == ("seed", 400)
 
 

@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from fakes.agent_play import GUESS, START, by_openai, called, exact, number_of, played
+from fakes.agent_play import GUESS, START, by_openai, exact, guessed, number_of, played
 from fakes.sweeps import mostly_full
-from fakes.tool_classes import chat_tokenizer
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
 from alignopsd_trl.environments.adapters.agents.responses import messages_of
@@ -70,21 +69,16 @@ def text_block(one: Any) -> dict[str, str]:
 
 def thinking(text: str) -> str:
     number = number_of(text)
-    return f"<think>\nPerhaps {number}.\n</think>\n\nI guess.{called(number)}{called(number + 1)}"
+    return f"<think>\nPerhaps {number}.\n</think>\n\nI guess.{guessed(number)}{guessed(number + 1)}"
 
 
 @pytest.mark.parametrize("history", mostly_full(["conversation", "window"]))
-@pytest.mark.parametrize("say", mostly_full([thinking, lambda text: called(number_of(text))]))
+@pytest.mark.parametrize("say", mostly_full([thinking, lambda text: guessed(number_of(text))]))
 @pytest.mark.parametrize("agent", [by_items, by_previous, by_references])
 def test_responses_and_chats_have_the_same_prompts(agent: Any, say: Any, history: str) -> None:
     turns = []
     for one in (agent, by_openai):
-        log: list[Any] = []
-        tokenizer = chat_tokenizer()
-        found = played(
-            AgentEnvironment(one), say=say, log=log, tokenizer=tokenizer, history=history, past_thinking="keep"
-        )
-        exact(found, log, tokenizer)
+        found = exact(AgentEnvironment(one), say=say, history=history, past_thinking="keep")
         assert all(one.reward == 0.5 for one in found), found[0].message
         turns.append(
             [[(turn.prompt_ids, turn.response_ids, turn.info["follows"]) for turn in one.turns] for one in found]

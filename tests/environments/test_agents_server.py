@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fakes.agent_play import GUESS, START
+from fakes.agent_play import GUESS, START, text_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignopsd_trl.environments.adapters.agents import Client, Refused
-from alignopsd_trl.environments.adapters.agents.api import Call, exchange
-from alignopsd_trl.environments.adapters.agents.line import Line
+from alignopsd_trl.environments.adapters.agents import ApiRefused, Client
+from alignopsd_trl.environments.adapters.agents.api import HttpCall, exchange
+from alignopsd_trl.environments.adapters.agents.line import RequestLine
 from alignopsd_trl.environments.adapters.agents.requests import Rules
 from alignopsd_trl.environments.base import Reply
 
@@ -32,7 +32,7 @@ class Policy:
     """Answers the requests of a line with numbers, one after another."""
 
     def __init__(self) -> None:
-        self.line = Line({"task_id": "one"}, Rules(native=True, ignores=False))
+        self.line = RequestLine({"task_id": "one"}, Rules(native=True, ignores=False))
         self.client, self.go_on = Client(self.line), threading.Event()
         self.go_on.set()
         self.place = self.client.url.partition("//")[2].partition("/")[0]
@@ -76,10 +76,6 @@ def policy() -> Iterator[Policy]:
     yield made
     made.go_on.set()
     made.line.hang_up()
-
-
-def text_of(answer: Any) -> str:
-    return answer["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +153,7 @@ def test_a_stranger_is_told_before_the_body_is_read(policy: Policy) -> None:
     head = policy.head.replace(policy.client.key.encode(), b"0" * 32)
     status, told = policy.raw(head + b"content-length: 9000000\r\n\r\n{")
     assert status == 401 and told["error"]["code"] == "invalid_api_key"
+    assert policy.client.url.startswith("http://127.0.0.1:")
 
 
 def test_who_leaves_prints_nothing_and_is_not_sampled(policy: Policy, capfd: Any) -> None:
@@ -175,6 +172,11 @@ def test_who_leaves_prints_nothing_and_is_not_sampled(policy: Policy, capfd: Any
     assert first.result()[0] == 200
     assert policy.ask()[0] == 200 and len(policy.line.turns) == 2
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_retried_request_gets_its_first_answer(policy: Policy) -> None:
+    first, again = (policy.ask(**{"x-stainless-retry-count": count}) for count in "01")
+    assert first == again and first[0] == 200 and len(policy.line.turns) == 1
 
 
 def test_an_equal_request_after_the_first_caller_left_is_a_retry(policy: Policy) -> None:
@@ -229,10 +231,10 @@ def test_of_allowed_tools_the_policy_is_offered_those_alone(policy: Policy) -> N
     policy.client.chat_sync(messages=START, tools=[other, GUESS], tool_choice=choice)
     assert [one["function"]["name"] for one in policy.line.turns[0].tools] == ["guess"]
     choice["allowed_tools"]["mode"] = "required"
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiRefused) as caught:
         policy.client.chat_sync(messages=START, tools=[other, GUESS], tool_choice=choice)
     assert caught.value.code == "tool_use_failed"
-    with pytest.raises(Refused, match="tools has no such function"):
+    with pytest.raises(ApiRefused, match="tools has no such function"):
         policy.client.chat_sync(messages=START, tools=[other], tool_choice=choice)
 
 
@@ -241,7 +243,7 @@ def test_one_call_is_shown_to_those_who_take_one(policy: Policy) -> None:
     ask = {"messages": START, "tools": [GUESS]}
     with ThreadPoolExecutor(1) as pool:
         policy.line.hang_up()
-        line = Line({}, Rules(native=True, ignores=False))
+        line = RequestLine({}, Rules(native=True, ignores=False))
         answer = pool.submit(Client(line).chat_sync, **ask, parallel_tool_calls=False)
         line.take(time.monotonic() + 9)
         line.answer(Reply(json.dumps({"content": "", "tool_calls": calls})))
@@ -256,7 +258,7 @@ def test_refused_threads_wait_longer_and_longer(policy: Policy) -> None:
         while True:
             try:
                 policy.client.chat_sync(messages=START)
-            except Refused:
+            except ApiRefused:
                 count[0] += 1
 
     threading.Thread(target=spin, daemon=True).start()
@@ -274,20 +276,8 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "role", "content"]), inner),
     max_leaves=6,
 )
-FIELDS = [
-    "messages",
-    "tools",
-    "tool_choice",
-    "stop",
-    "n",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "stream",
-    "input",
-    "text",
-]
-FIELDS += ["response_format", "stream_options", "instructions", "include", "previous_response_id", "max_output_tokens"]
+FIELDS = "messages tools tool_choice stop n max_tokens temperature top_p stream input text response_format".split()
+FIELDS += ["stream_options", "instructions", "include", "previous_response_id", "max_output_tokens"]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -296,7 +286,9 @@ def test_any_request_is_answered_or_refused(policy: Policy, changed: dict[str, A
     changed = changed | ({"n": 1} if isinstance(changed.get("n"), int) else {})
     body = {"messages": START} if chat else {"input": "Guess."}
     policy.client.chat_sync(messages=START)  # between refusals, which would come later and later
-    call = Call("POST", "/v1/chat/completions" if chat else "/v1/responses", {}, json.dumps(body | changed).encode())
+    call = HttpCall(
+        "POST", "/v1/chat/completions" if chat else "/v1/responses", {}, json.dumps(body | changed).encode()
+    )
     assert exchange(policy.line, call).result(20).status in (200, 400, 404, 422)
 
 

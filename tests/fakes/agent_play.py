@@ -7,13 +7,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fakes.plays import play_with
 from fakes.tool_classes import chat_tokenizer
 from fakes.toy import Scripted
 
-from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.rollout.episode import episode_seeds
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.skills.turn_texts import TurnTexts, load_source
 from alignopsd_trl.turns import Trajectory
@@ -45,8 +43,31 @@ async def by_openai(row: Any, client: Any) -> float:
     return 0.5
 
 
-def called(number: int) -> str:
-    return f'<tool_call>\n{{"name": "guess", "arguments": {{"number": {number}}}}}\n</tool_call>'
+def asking(*bodies: dict[str, Any]) -> Any:
+    """An agent that sends these requests, which need no messages, and gets 1."""
+
+    async def agent(row: Any, client: Any) -> float:
+        for body in bodies:
+            await client.chat(**{"messages": START} | body)
+        return 1.0
+
+    return agent
+
+
+def text_of(completion: Any) -> str:
+    return completion["choices"][0]["message"]["content"]
+
+
+def written(call: str) -> str:
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def called(arguments: str) -> str:
+    return written(f'{{"name": "guess", "arguments": {arguments}}}')
+
+
+def guessed(number: int) -> str:
+    return called(f'{{"number": {number}}}')
 
 
 def number_of(text: str) -> int:
@@ -79,39 +100,26 @@ def played(
     limit: float = 20.0,
     tokenizer: Any = None,
     sampler: Any = None,
-    settings: Any = None,
-    max_turns: int | None = None,
     source: Any = None,
-    **options: Any,
+    **given: Any,
 ) -> list[Trajectory]:
     """Episodes of an agent, ``siblings`` of each row; with privileged texts of a ``source``, if one is given."""
-    tokenizer = tokenizer or chat_tokenizer()
-    batch = open_batch(factory, len(rows) * siblings, limit)
-    reserved = 80 if source else 0
-    renderer = Renderer(tokenizer, batch.prompt, PlayOptions(**{"max_prompt_length": 8000} | options), reserved)
-    player = Player(
-        batch,
-        renderer,
-        sampler or policy(tokenizer, say, log),
-        tokenizer,
-        [tokenizer.eos_token_id],
-        skills=lambda *_: ("", ()) if source else (HINT, ("hint",)),
-        settings=settings or {},
-        max_turns=max_turns,
-    )
-    every = [row for row in rows for _ in range(siblings)]
-    seeds = [episode_seeds(row["task_id"], 0, place % siblings) for place, row in enumerate(every)]
-    try:
-        found = player.play(every, seeds, [row["task_id"] for row in every])
-    finally:
-        batch.close()
+    tokenizer, reserved = tokenizer or chat_tokenizer(), 80 if source else 0
+    given = {"max_prompt_length": 8000, "skills": lambda *_: ("", ()) if source else (HINT, ("hint",))} | given
+    asked, every = sampler or policy(tokenizer, say, log), [row for row in rows for _ in range(siblings)]
+    given |= {"siblings": siblings, "time_limit": limit, "reserved": reserved}
+    found = play_with(asked, factory, every, tokenizer, **given)
     if source:
+        options = PlayOptions(**{name: given[name] for name in PlayOptions.names() if name in given})
+        renderer = Renderer(tokenizer, factory.prompt, options, reserved)
         TurnTexts(load_source(source), tokenizer, 64).give(found, renderer)
     return found
 
 
-def exact(trajectories: list[Trajectory], log: list[Any], tokenizer: Any) -> None:
-    """All that was sampled is in the turns, and the teacher's prompt differs by the skill alone."""
+def exact(factory: Any, *given: Any, tokenizer: Any = None, **options: Any) -> list[Trajectory]:
+    """Does as `played`. All that was sampled is in the turns, and the teacher's prompt differs by the skill alone."""
+    tokenizer, log = tokenizer or chat_tokenizer(), list[Any]()
+    trajectories = played(factory, *given, log=log, tokenizer=tokenizer, **options)
     turns = [turn for one in trajectories for turn in one.turns]
     assert sorted(log) == sorted((tuple(one.prompt_ids), tuple(one.response_ids)) for one in turns)
     for turn in turns:
@@ -119,3 +127,4 @@ def exact(trajectories: list[Trajectory], log: list[Any], tokenizer: Any) -> Non
         assert privileged.count(HINT) == 1 and privileged.replace(f"\n\n{HINT}", "") == tokenizer.decode(
             turn.prompt_ids
         )
+    return trajectories

@@ -17,7 +17,6 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import Responses
 
 LEFT = 0.4  # probability of "left" at every turn of the policy `flips`
@@ -156,8 +155,7 @@ class Flips:
 
 def player(policy: Any, factory: Any = Corridor, slots: int = 64) -> Player:
     tokenizer, environments = build_tokenizer(), open_batch(factory, slots)
-    renderer = Renderer(tokenizer, environments.prompt, PlayOptions(128))
-    return Player(environments, renderer, policy, tokenizer, [tokenizer.eos_token_id])
+    return Player.of(environments, policy, tokenizer, [tokenizer.eos_token_id], PlayOptions(128))
 
 
 def save_policy(folder: Path) -> Path:

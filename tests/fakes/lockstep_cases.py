@@ -20,17 +20,14 @@ from typing import Any, cast
 import torch
 from fakes.corridor import DEPTH, Flips, SeededCorridor, corridor_tasks
 from fakes.corridor import player as corridor_player
+from fakes.plays import play_with
 from fakes.toy import Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from transformers import AutoTokenizer
 
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.environments.base import Opening, Step
-from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.rollout.episode import episode_seeds
-from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.turns import Trajectory
@@ -83,15 +80,9 @@ class Faulty(ToyEnvironment):
 def play_suite(name: str) -> list[Trajectory]:
     suite, tokenizer = load(name), AutoTokenizer.from_pretrained(SHIPPED_MODELS[POLICIES[name]])
     rows = [row for row in suite.panel("test").rows[:5] for _ in range(2)]
-    batch = open_batch(suite.factory, len(rows))
+    limits = {"max_prompt_length": 400, "max_turns": min(7, suite.factory().max_turns)}
     sampler = Scripted(acting(name, tokenizer))
-    renderer = Renderer(tokenizer, batch.prompt, PlayOptions(400))
-    played = Player(batch, renderer, sampler, tokenizer, [tokenizer.eos_token_id], max_turns=min(7, batch.max_turns))
-    seeds = [episode_seeds(row["task_id"], 0, place % 2) for place, row in enumerate(rows)]
-    try:
-        return played.play(rows, seeds, [row["task_id"] for row in rows])
-    finally:
-        batch.close()
+    return play_with(sampler, suite.factory, rows, tokenizer, siblings=2, time_limit=60.0, **limits)
 
 
 def hint(task_text: str, task_key: Any, data_source: Any) -> tuple[str, tuple[str, ...]]:
@@ -101,26 +92,12 @@ def hint(task_text: str, task_key: Any, data_source: Any) -> tuple[str, tuple[st
 def play_toy(factory: Any = ToyEnvironment, privileged: int = 0, skilled: bool = True) -> list[Trajectory]:
     """A model of random weights; privileged siblings are played by another one."""
     tokenizer, rows = build_tokenizer(), [row for row in toy_dataset(6) for _ in range(3)]
-    batch = open_batch(factory, len(rows), 2.0)
     models = [build_model(tokenizer, seed).eval() for seed in (0, 1)]
     samplers = [LoopSampler(PrefixCache(model, 0), 1.0, 12, [2]) for model in models]
     torch.manual_seed(5)
-    player = Player(
-        batch,
-        Renderer(tokenizer, batch.prompt, PlayOptions(128)),
-        samplers[0],
-        tokenizer,
-        [tokenizer.eos_token_id],
-        skills=hint,
-        skills_in_rollout=skilled,
-        privileged_siblings=privileged,
-        teacher=samplers[1] if privileged else None,
-    )
-    seeds = [episode_seeds(row["task_id"], 3, place % 3) for place, row in enumerate(rows)]
-    try:
-        return player.play(rows, seeds, [row["task_id"] for row in rows])
-    finally:
-        batch.close()
+    given: dict[str, Any] = {"max_prompt_length": 128, "skills": hint, "skills_in_rollout": skilled}
+    given |= {"privileged_siblings": privileged, "teacher": samplers[1] if privileged else None}
+    return play_with(samplers[0], factory, rows, tokenizer, siblings=3, step=3, time_limit=2.0, **given)
 
 
 def play_prefixes() -> list[Trajectory]:

@@ -10,16 +10,12 @@ from typing import Any
 
 import torch
 from fakes.lockstep_cases import POLICIES, hint
+from fakes.plays import play_with
 from fakes.toy import build_model, build_tokenizer, toy_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.common.models import SHIPPED_MODELS
-from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.rollout.episode import episode_seeds
-from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.rollout.sampler import Continuous, Request, Response
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
@@ -87,24 +83,9 @@ def play_rows(
     factory: Any, rows: list[dict], tokenizer: Any, samplers: list[Any], max_turns: int | None = None, **options: Any
 ) -> list[Trajectory]:
     """Episodes of siblings side by side; a second sampler plays the first of each group."""
-    batch = open_batch(factory, len(rows), 2.0)
-    privileged = {"privileged_siblings": 1, "teacher": samplers[1]} if len(samplers) > 1 else {}
-    player = Player(
-        batch,
-        Renderer(tokenizer, batch.prompt, PlayOptions(500)),
-        samplers[0],
-        tokenizer,
-        [tokenizer.eos_token_id],
-        skills=hint,
-        max_turns=max_turns,
-        **privileged,
-        **options,
-    )
-    seeds = [episode_seeds(row["task_id"], 3, place % 3) for place, row in enumerate(rows)]
-    try:
-        return player.play(rows, seeds, [row["task_id"] for row in rows])
-    finally:
-        batch.close()
+    options |= {"privileged_siblings": 1, "teacher": samplers[1]} if len(samplers) > 1 else {}
+    options |= {"max_prompt_length": 500, "max_turns": max_turns, "skills": hint}
+    return play_with(samplers[0], factory, rows, tokenizer, siblings=3, step=3, time_limit=2.0, **options)
 
 
 def play_suite(name: str, kind: type[Seeded], **options: Any) -> tuple[list[Trajectory], Seeded]:

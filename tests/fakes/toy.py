@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment, View
 from alignopsd_trl.rollout.sampler import Responses
+
+if TYPE_CHECKING:  # a test of a prompt needs neither, and both take seconds to import
+    from datasets import Dataset
+    from transformers import Qwen2ForCausalLM
 
 WORDS = (
     "user assistant . : , you are at of go for seek skill hint always pick the largest number history action "
@@ -45,6 +48,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0, positions: int = 512) -> Qwen2ForCausalLM:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -102,6 +107,8 @@ class ToyEnvironment(TextEnvironment):
 
 
 def toy_dataset(count: int = 16) -> Dataset:
+    from datasets import Dataset
+
     return Dataset.from_list([{"task_id": f"toy/{number}", "target": NUMBERS[number % 10]} for number in range(count)])
 
 

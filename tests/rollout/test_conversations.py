@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 from fakes.pieces import KINDS, tokenizer_of
+from fakes.plays import play_with
 from fakes.toy import TEMPLATE, Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 from fakes.trainers import make_config, make_trainer
 
 from alignopsd_trl.commands.measure.commands import run_measure
-from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch
+from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View
 from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.rollout.metrics import conversation_metrics
 from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.turns import Seeds, StopReason, Trajectory
+from alignopsd_trl.turns import StopReason, Trajectory
 
 THINKING = "<think>go left</think>\n<action>left</action>"
 STRIPPING = TEMPLATE.replace(
@@ -59,17 +59,10 @@ def _play(
     tokenizer = build_tokenizer()
     tokenizer.chat_template = template
     sampled = tokenizer(response, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * end
-    batch = open_batch(environment, 1, 5.0)
-    options = PlayOptions(max_length, history=history, past_thinking=past_thinking)
-    player = Player(
-        environments=batch,
-        renderer=Renderer(tokenizer, batch.prompt, options),
-        sampler=Scripted(lambda prompts: ([list(sampled) for _ in prompts], None)),
-        tokenizer=tokenizer,
-        end_ids=[tokenizer.eos_token_id],
-        skills=lambda *ignored: (skill, ("s",)),
-    )
-    (played,) = player.play([{"task_id": "c"}], [Seeds(0, 0)], ["c"])
+    sampler = Scripted(lambda prompts: ([list(sampled) for _ in prompts], None))
+    options = {"max_prompt_length": max_length, "history": history, "past_thinking": past_thinking}
+    given: Any = options | {"skills": lambda *ignored: (skill, ("s",))}
+    (played,) = play_with(sampler, environment, [{"task_id": "c"}], tokenizer, **given)
     return played, tokenizer
 
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes.toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
+from fakes.plays import play_with
+from fakes.toy import Scripted, ToyEnvironment, build_tokenizer
 from fakes.trainers import make_trainer
 
 from alignopsd_trl.commands.own_task.check.starting import faults, open_all
@@ -20,11 +21,7 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import SerialBatch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.rollout.episode import no_skills
-from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.skills import load_skills, skill_source
-from alignopsd_trl.turns import Seeds
 
 ROWS = [{"task_id": f"toy/{number}", "target": "nine", "dynamics_seed": number} for number in range(4)]
 EXITS = [SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError, RecursionError]
@@ -114,17 +111,8 @@ def _hint(task_text: str, row: dict[str, Any]) -> str:
 def test_a_skill_that_fails_for_a_row_costs_the_episodes_of_this_row(kind: type[BaseException]) -> None:
     tokenizer, rows = build_tokenizer(), [row | {"kind": kind} for row in ROWS]
     skills = skill_source(load_skills(_hint), tokenizer, 30)
-    batch = open_batch(ToyEnvironment, 4)
-    player = Player(
-        environments=batch,
-        renderer=Renderer(tokenizer, ToyPrompt(), PlayOptions(128)),
-        sampler=Scripted(lambda prompts: ([[tokenizer.eos_token_id] for _ in prompts], None)),
-        tokenizer=tokenizer,
-        end_ids=[tokenizer.eos_token_id],
-        skills=skills,
-    )
-    played = player.play(rows, [Seeds(0, 0)] * 4, [row["task_id"] for row in rows])
-    batch.close()
+    sampler = Scripted(lambda prompts: ([[tokenizer.eos_token_id] for _ in prompts], None))
+    played = play_with(sampler, ToyEnvironment, rows, tokenizer, skills=skills)
     assert [one.failed for one in played] == [False, False, True, False]
     assert "task 'toy/2': its skill: " in played[2].message and "test_foreign_code.py, line" in played[2].message
     walked = play(ToyEnvironment, rows, lambda asked: [Answer("", "left") for _ in asked], skills=skills)

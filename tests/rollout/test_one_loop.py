@@ -16,7 +16,6 @@ from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step, 
 from alignopsd_trl.results.play import play_panel
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import StopReason, Trajectory
 
@@ -74,8 +73,7 @@ def in_a_panel() -> list[Trajectory]:
     with_end = [*tokenizer(SAID, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     batch = open_batch(Course, len(ROWS))
     sampler = Scripted(lambda prompts: ([list(with_end) for _ in prompts], None))
-    renderer = Renderer(tokenizer, batch.prompt, PlayOptions(128))
-    player = Player(batch, renderer, sampler, tokenizer, [tokenizer.eos_token_id])
+    player = Player.of(batch, sampler, tokenizer, [tokenizer.eos_token_id], PlayOptions())
     try:
         return play_panel(player, build_model(tokenizer), ROWS, len(ROWS))
     finally:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fakes.plays import play_with
 from fakes.toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 
-from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
+from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment
 from alignopsd_trl.rollout.metrics import rollout_metrics
-from alignopsd_trl.rollout.options import PlayOptions
-from alignopsd_trl.rollout.player import Player
-from alignopsd_trl.rollout.renderer import Renderer
-from alignopsd_trl.turns import Seeds, StopReason, Trajectory
+from alignopsd_trl.turns import StopReason, Trajectory
 
 TOKENIZER = build_tokenizer()
 
@@ -40,21 +38,10 @@ class Corridor(TextEnvironment):
         return Ending(reward=1.0, won=self._walked == 4, score=self._walked / 10, metrics={"asked": 1})
 
 
-def play(factory: type, rows: list[dict], max_turns: int | None = None, max_length: int = 128) -> list[Trajectory]:
-    batch = open_batch(factory, len(rows), 5.0)
+def play(factory: type, rows: list[dict], max_turns: int | None = None) -> list[Trajectory]:
     response = TOKENIZER("left", add_special_tokens=False)["input_ids"] + [TOKENIZER.eos_token_id]
-    player = Player(
-        environments=batch,
-        renderer=Renderer(TOKENIZER, batch.prompt, PlayOptions(max_length)),
-        sampler=Scripted(lambda prompts: ([list(response) for _ in prompts], None)),
-        tokenizer=TOKENIZER,
-        end_ids=[TOKENIZER.eos_token_id],
-        max_turns=max_turns,
-    )
-    try:
-        return player.play(rows, [Seeds(0, 0)] * len(rows), [row["task_id"] for row in rows])
-    finally:
-        batch.close()
+    sampler = Scripted(lambda prompts: ([list(response) for _ in prompts], None))
+    return play_with(sampler, factory, rows, TOKENIZER, max_turns=max_turns)
 
 
 def rows(*lengths: int) -> list[dict]:

@@ -55,12 +55,17 @@ def test_an_environment_that_draws_its_world_from_seed_gets_one_world_a_group(tm
     assert all(log["outcome/zero_advantage_share"] == 1 for log in trainer.state.log_history if "reward" in log)
 
 
-def test_rows_of_an_evaluation_with_one_task_share_their_world_too(tmp_path: Path) -> None:
+def test_a_task_has_one_world_in_an_evaluation_and_in_every_panel(tmp_path: Path) -> None:
     kind = fresh(Drawn)
     trainer = make_trainer(tmp_path, kind, parts={"eval_dataset": toy_dataset(4)}, num_generations_eval=2)
     kind.worlds.clear()
     trainer.evaluate()
     assert len(kind.worlds) == 4 and all(len(worlds) == 2 and len(set(worlds)) == 1 for worlds in kind.worlds.values())
+    kind.worlds.clear()
+    panel = TaskPanel.of("drawn", "test", list(toy_dataset(3)))
+    for number in range(2):
+        trainer.evaluate_panel(panel, seed=number)
+    assert len(kind.worlds) == 3 and all(len(worlds) == 2 and len(set(worlds)) == 1 for worlds in kind.worlds.values())
 
 
 class Thrown(Drawn):
@@ -209,16 +214,6 @@ def test_a_trainer_looks_at_its_task_before_it_starts(tmp_path: Path) -> None:
 def test_a_tool_environment_to_which_nothing_is_added_is_known_by_the_same_object() -> None:
     tools = ToolEnvironment(ToolClass)
     assert as_environment(tools, max_turns=50) is tools
-
-
-def test_a_panel_plays_the_same_world_every_time(tmp_path: Path) -> None:
-    kind = fresh(Drawn)
-    trainer = make_trainer(tmp_path, kind)
-    kind.worlds.clear()
-    panel = TaskPanel.of("drawn", "test", list(toy_dataset(3)))
-    for number in range(2):
-        trainer.evaluate_panel(panel, seed=number)
-    assert all(len(worlds) == 2 and len(set(worlds)) == 1 for worlds in kind.worlds.values())
 
 
 def test_contexts_that_know_no_equality_are_not_compared() -> None:

@@ -29,6 +29,7 @@ from alignopsd_trl.rollout.conversations import Conversation
 from alignopsd_trl.rollout.episode import Episode, SkillSource, no_skills
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
+from alignopsd_trl.rollout.requests import asks
 from alignopsd_trl.runs.owned import owned
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 from alignopsd_trl.turns import StopReason, Trajectory
@@ -86,7 +87,7 @@ def demonstrate(
         skilled_share: share of the episodes in which the player and the prompts have the skill.
     """
     prompt = task.suite.factory().prompt
-    if task.preset.get("history") == "conversation" and (getattr(prompt, "native", False) or hasattr(prompt, "wishes")):
+    if task.preset.get("history") == "conversation" and (getattr(prompt, "native", False) or asks(prompt)):
         raise ValueError(
             f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for agents and "
             "calls in the template's format; leave history out"

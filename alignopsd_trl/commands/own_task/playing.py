@@ -29,8 +29,8 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.rollout.driver import BatchedCalls, result_of
 from alignopsd_trl.rollout.episode import Episode, SkillSource, episode_seeds, no_skills
-from alignopsd_trl.rollout.player import Loop
-from alignopsd_trl.rollout.renderer import Shown, asks, messages_of
+from alignopsd_trl.rollout.loop import Loop
+from alignopsd_trl.rollout.renderer import Shown, messages_of
 from alignopsd_trl.turns import Trajectory, Turn
 
 SLOTS, SECONDS = 16, 60.0  # episodes played at once; most of one call of the environment
@@ -116,7 +116,7 @@ class Acting(Loop):
         return [self._turn(*one) for one in zip(episodes, views, answers, strict=True)]
 
     def _turn(self, episode: Episode, view: View, answer: Answer) -> Turn:
-        shown = Shown.of(view, asks(self.environments.prompt))
+        shown = Shown(self._prompting.kept(view))
         turn = Turn(view.step_count, "", [], [], response_text=answer.response, shown=shown)
         if getattr(self.environments.prompt, "native", False):
             message, turn.action_valid = native_message(answer.response)

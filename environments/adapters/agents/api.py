@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from alignopsd_trl.environments.adapters.agents import responses
 from alignopsd_trl.environments.adapters.agents.answers import completion, stream
-from alignopsd_trl.environments.adapters.agents.line import Line, settle
-from alignopsd_trl.environments.adapters.agents.refusal import Refused
+from alignopsd_trl.environments.adapters.agents.line import RequestLine, settle
+from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
 from alignopsd_trl.environments.adapters.agents.requests import Ask
 from alignopsd_trl.environments.adapters.agents.schema import plain, read
 
@@ -24,7 +24,7 @@ SERVED = re.compile(
 METHODS = {"chat/completions": "POST", "responses": "POST", "lost": "POST"}  # others are got
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """Status, content type and body of an HTTP response, and the request that it answers."""
 
     status: int
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     asks: list[Ask]
 
 
-class Call(NamedTuple):
+class HttpCall(NamedTuple):
     """An HTTP request: its path with or without a query, its headers with small letters."""
 
     method: str
@@ -42,11 +42,11 @@ class Call(NamedTuple):
     data: bytes = b""
 
 
-def written(value: Any, status: int = 200) -> Answer:
-    return Answer(status, JSON, json.dumps(value).encode(), [])
+def written(value: Any, status: int = 200) -> HttpAnswer:
+    return HttpAnswer(status, JSON, json.dumps(value).encode(), [])
 
 
-def refused(error: Refused) -> Answer:
+def refused(error: ApiRefused) -> HttpAnswer:
     kind = "invalid_request_error"
     return written(
         {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}, error.status
@@ -70,7 +70,7 @@ def gathered(asks: Sequence[Ask]) -> Future[list[dict[str, Any]]]:
     return whole
 
 
-def exchange(line: Line, call: Call, waits: Callable[[], bool] = lambda: True) -> Future[Answer]:
+def exchange(line: RequestLine, call: HttpCall, waits: Callable[[], bool] = lambda: True) -> Future[HttpAnswer]:
     """Answers an HTTP request of an episode. The future is cancelled if its caller has left (``waits``)."""
     try:
         kind, name = _route(call)
@@ -80,10 +80,10 @@ def exchange(line: Line, call: Call, waits: Callable[[], bool] = lambda: True) -
         chat = responses.chat_request(body, line.stored) if kind == "responses" else body
         trained = call.headers.get(NOT_TRAINED, "0").lower() in ("", "0", "false")
         asks = line.ask(chat, trained, call.headers.get(RETRIES, "0") != "0", waits)
-    except Refused as error:
+    except ApiRefused as error:
         return _as_answer(line.refusal(error), refused)
 
-    def write(choices: Sequence[Mapping[str, Any]]) -> Answer:
+    def write(choices: Sequence[Mapping[str, Any]]) -> HttpAnswer:
         whole = completion(body, choices)
         streamed = bool(body.get("stream"))
         if kind != "responses":
@@ -92,7 +92,7 @@ def exchange(line: Line, call: Call, waits: Callable[[], bool] = lambda: True) -
             made = responses.response(body, whole)
             responses.store(line.stored, made, chat, whole["choices"][0]["message"])
             told = responses.stream(made) if streamed else json.dumps(made).encode()
-        return Answer(200, EVENTS if streamed else JSON, told, asks)
+        return HttpAnswer(200, EVENTS if streamed else JSON, told, asks)
 
     return _as_answer(gathered(asks), write)
 
@@ -103,9 +103,9 @@ def _known(value: Any) -> Future[Any]:
     return done
 
 
-def _as_answer(found: Future[Any], write: Callable[[Any], Answer]) -> Future[Answer]:
+def _as_answer(found: Future[Any], write: Callable[[Any], HttpAnswer]) -> Future[HttpAnswer]:
     """Returns a future of an answer, which is cancelled if either is."""
-    done: Future[Answer] = Future()
+    done: Future[HttpAnswer] = Future()
 
     def ended(one: Future[Any]) -> None:
         if one.cancelled():
@@ -113,7 +113,7 @@ def _as_answer(found: Future[Any], write: Callable[[Any], Answer]) -> Future[Ans
             return
         try:
             settle(done, write(one.result()))
-        except Refused as error:
+        except ApiRefused as error:
             settle(done, refused(error))
         except Exception as error:  # a callback has no caller; it is raised where the answer is waited for
             settle(done, error=error)
@@ -123,20 +123,20 @@ def _as_answer(found: Future[Any], write: Callable[[Any], Answer]) -> Future[Ans
     return done
 
 
-def _route(call: Call) -> tuple[str, str]:
+def _route(call: HttpCall) -> tuple[str, str]:
     """Returns what a path names. What comes before it depends on the client: `/v1`, Azure's deployments, nothing."""
     path = call.path.partition("?")[0]
     found = SERVED.search(path)
     if found is None:
         served = "chat/completions, responses and models are"
-        raise Refused(f"{path} is not served; {served}", "unknown_url", 404)
+        raise ApiRefused(f"{path} is not served; {served}", "unknown_url", 404)
     kind = found["kind"] or found["under"]
     if call.method != METHODS.get(kind if found["kind"] else "", "GET"):
-        raise Refused(f"{call.method} {path} is not served", "method_not_allowed", 405)
+        raise ApiRefused(f"{call.method} {path} is not served", "method_not_allowed", 405)
     return kind, found["id"] or ""
 
 
-def _told(line: Line, kind: str, name: str, data: bytes) -> Answer:
+def _told(line: RequestLine, kind: str, name: str, data: bytes) -> HttpAnswer:
     """Answers what needs no sampling."""
     if kind == "models":
         return written(MODEL | {"id": name} if name else {"object": "list", "data": [MODEL]})
@@ -144,5 +144,5 @@ def _told(line: Line, kind: str, name: str, data: bytes) -> Answer:
         line.lost = data.decode(errors="replace").strip()[:1000] or "a program of the agent says so"
         return written({"object": "lost", "reason": line.lost})
     if f"whole {name}" not in line.stored:
-        raise Refused(f"the episode has no stored response {name!r:.80}", "not_found", 404)
+        raise ApiRefused(f"the episode has no stored response {name!r:.80}", "not_found", 404)
     return written(line.stored[f"whole {name}"])

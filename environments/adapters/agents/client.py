@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.environments.adapters.agents.answers import completion
-from alignopsd_trl.environments.adapters.agents.api import NOT_TRAINED, Answer, Call, exchange, gathered
-from alignopsd_trl.environments.adapters.agents.line import Line
-from alignopsd_trl.environments.adapters.agents.refusal import Refused
+from alignopsd_trl.environments.adapters.agents.api import NOT_TRAINED, HttpAnswer, HttpCall, exchange, gathered
+from alignopsd_trl.environments.adapters.agents.line import RequestLine
+from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
 from alignopsd_trl.environments.adapters.agents.requests import Ask
 from alignopsd_trl.environments.adapters.agents.schema import plain
 from alignopsd_trl.environments.adapters.agents.server import server
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NAMED: dict[str, Any] = {"api_key": "episode", "base_url": "http://policy/v1", "max_retries": 0}
 """Of openai's clients, whose requests go nowhere."""
-ANSWERED: ContextVar[tuple[Line, list[Ask]] | None] = ContextVar("answered", default=None)
+ANSWERED: ContextVar[tuple[RequestLine, list[Ask]] | None] = ContextVar("answered", default=None)
 """The request answered last in this task or thread, which a reward is for."""
 
 
@@ -37,11 +37,11 @@ class Client:
         trained: whether the policy learns from its responses.
     """
 
-    def __init__(self, line: Line, host: str = "127.0.0.1", trained: bool = True):
+    def __init__(self, line: RequestLine, host: str = "127.0.0.1", trained: bool = True):
         self._line, self._host, self._trained = line, host, trained
 
     async def chat(self, **body: Any) -> dict[str, Any]:
-        """Returns a chat completion as a dict; needs no openai. Raises `Refused` where the API returns an error."""
+        """Returns a chat completion as a dict; needs no openai. Raises `ApiRefused` where the API returns an error."""
         asks, answer = self._asked(body)
         return self._answered(completion(body, await wrap_future(answer)), asks)
 
@@ -53,7 +53,7 @@ class Client:
     def _asked(self, body: dict[str, Any]) -> tuple[list[Ask], Future[list[dict[str, Any]]]]:
         try:
             asks = self._line.ask(plain(body), self._trained)
-        except Refused as error:
+        except ApiRefused as error:
             return [], self._line.refusal(error)
         return asks, gathered(asks)
 
@@ -116,9 +116,9 @@ class Client:
 
         return OpenAI(**NAMED, http_client=HttpClient(transport=MockTransport(send)))
 
-    def _exchange(self, request: Request) -> Future[Answer]:
+    def _exchange(self, request: Request) -> Future[HttpAnswer]:
         headers = {**request.headers, **({} if self._trained else {NOT_TRAINED: "1"})}
-        return exchange(self._line, Call(request.method, request.url.path, headers, request.content))
+        return exchange(self._line, HttpCall(request.method, request.url.path, headers, request.content))
 
     @property
     def key(self) -> str:
@@ -136,5 +136,5 @@ class Client:
         return server(self._host).open(self._line)
 
 
-def _parts(answer: Answer) -> dict[str, Any]:
+def _parts(answer: HttpAnswer) -> dict[str, Any]:
     return {"status_code": answer.status, "headers": {"content-type": answer.kind}, "content": answer.body}

@@ -11,11 +11,21 @@ from numbers import Real
 from typing import Any
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
-from alignopsd_trl.environments.adapters.agents.line import End, Line
+from alignopsd_trl.environments.adapters.agents.line import End, RequestLine
 from alignopsd_trl.environments.adapters.agents.prompt import AgentPrompt
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Rules
 from alignopsd_trl.environments.adapters.agents.running import Running
-from alignopsd_trl.environments.base import UNREWARDED, Ending, Failure, Opening, Projection, Reply, Step, text_of_error
+from alignopsd_trl.environments.base import (
+    UNREWARDED,
+    Ending,
+    Failure,
+    Opening,
+    Projection,
+    Refusal,
+    Reply,
+    Step,
+    text_of_error,
+)
 from alignopsd_trl.environments.batch import MOST_STUCK, SerialBatch
 from alignopsd_trl.environments.declared import name_of
 from alignopsd_trl.environments.validation import guarded
@@ -91,7 +101,7 @@ class AgentEnvironment(AdaptedEnvironment):
         self.max_turns, self.last_words = max_turns, last_words
         self.prompt = AgentPrompt(self._rules.native, skill_in)
         self.refusals: Counter[str] = Counter()
-        self._line: Line | None = None
+        self._line: RequestLine | None = None
         self.running: Running | None = None
 
     @property
@@ -99,7 +109,7 @@ class AgentEnvironment(AdaptedEnvironment):
         return name_of(self._agent)
 
     @property
-    def line(self) -> Line:
+    def line(self) -> RequestLine:
         """The requests of the present episode."""
         assert self._line is not None, "`begin` comes first"
         return self._line
@@ -118,7 +128,7 @@ class AgentEnvironment(AdaptedEnvironment):
     def begin(self, row: Mapping[str, Any]) -> None:
         """Starts the agent on a dataset row."""
         self.close()
-        self._line, self.messages = Line(row, self._rules, self.refusals), []
+        self._line, self.messages = RequestLine(row, self._rules, self.refusals), []
         self.running = Running(self._agent, self._line, self._host)
 
     def opening(self, until: float) -> Opening:
@@ -201,7 +211,7 @@ class AgentEnvironment(AdaptedEnvironment):
             line.rewards[number] += value
         return replace(ending, won=won, turn_rewards=dict(line.rewards), info={**ending.info, **info})
 
-    def _ending(self, line: Line, end: End) -> Ending:
+    def _ending(self, line: RequestLine, end: End) -> Ending:
         """Returns what the agent's result says."""
         result = end.result
         if isinstance(result, Ending):
@@ -222,13 +232,16 @@ class AgentEnvironment(AdaptedEnvironment):
         self.begin(row)
         return self.opening(time.monotonic() + LIMIT)
 
-    def step(self, action: str) -> Step:
+    def step(self, action: str | Reply | Refusal) -> Step:
         self.answer(action)
         return self.outcome(time.monotonic() + LIMIT)
 
-    def answer(self, action: str) -> None:
-        """Answers the pending request."""
-        self.line.answer(action if isinstance(action, Reply) else Reply(action))
+    def answer(self, action: str | Reply | Refusal) -> None:
+        """Answers the pending request, or refuses it."""
+        if isinstance(action, Refusal):
+            self.line.refuse(action)
+        else:
+            self.line.answer(Reply(action) if isinstance(action, str) else action)
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return Projection(response, True)
@@ -283,7 +296,7 @@ class AgentBatch(SerialBatch):
             if common or now >= until:
                 return
 
-    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
+    def step(self, slots: Sequence[int], actions: Sequence[str | Reply | Refusal]) -> list[Step | Failure]:
         for slot, action in zip(slots, actions, strict=True):
             self._slots[slot].answer(action)
         until = time.monotonic() + self._limit

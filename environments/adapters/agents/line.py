@@ -14,15 +14,15 @@ from contextlib import suppress
 from typing import Any
 
 from alignopsd_trl.environments.adapters.agents.messages import arguments_text, plain_message
-from alignopsd_trl.environments.adapters.agents.refusal import Refused
+from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Rules, asks_of
 from alignopsd_trl.environments.adapters.rows import arguments_of
-from alignopsd_trl.environments.base import Reply
+from alignopsd_trl.environments.base import Refusal, Reply
 
 
-def over() -> Refused:
+def over() -> ApiRefused:
     """Makes the refusal after an episode's end: one that is raised again and again would keep all its frames."""
-    return Refused("the episode is over", "episode_over")
+    return ApiRefused("the episode is over", "episode_over")
 
 
 PATIENCE = 16  # refusals in a row that are told at once
@@ -36,7 +36,7 @@ class End:
         self.result, self.error = result, error
 
 
-class Line:
+class RequestLine:
     """Queues the requests of an episode; the context of its prompts.
 
     Args:
@@ -58,7 +58,7 @@ class Line:
         self.row, self.rules, self.refusals = row, rules, Counter() if refusals is None else refusals
         self.now: Ask | None = None
         self.first: Ask | None = None
-        self.refused: Refused | None = None
+        self.refused: ApiRefused | None = None
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None
@@ -104,7 +104,7 @@ class Line:
             waits: whether the caller is still there. A request whose caller has left is not sampled.
 
         Raises:
-            Refused: for what can't be answered, and after the episode's end.
+            ApiRefused: for what can't be answered, and after the episode's end.
         """
         if self._over:
             raise over()
@@ -137,7 +137,7 @@ class Line:
         self._parallel = self._parallel or bool(self._open)
         self._open.append(asks)
 
-    def refusal(self, error: Refused) -> Future[Any]:
+    def refusal(self, error: ApiRefused) -> Future[Any]:
         """Returns an answer that refuses: later and later to those who go on all the same, so that none spins."""
         self._in_a_row += 1
         answer: Future[Any] = Future()
@@ -149,7 +149,7 @@ class Line:
             timer.start()
         return answer
 
-    def _refuse(self, answer: Future[Any], error: Refused) -> None:
+    def _refuse(self, answer: Future[Any], error: ApiRefused) -> None:
         self.refused = error  # before its caller knows
         self.refusals[error.code] += 1
         settle(answer, error=error)
@@ -240,14 +240,19 @@ class Line:
         self._places[digest] += 1
         self.now = ask
 
+    @property
+    def _asked(self) -> Ask:
+        assert self.now is not None, "an episode has begun"
+        return self.now
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Refuses the present request."""
+        self._refuse(self._asked.answer, ApiRefused(refusal.reason, refusal.code))
+
     def answer(self, reply: Reply) -> None:
         """Answers the present request."""
-        ask = self.now
-        assert ask is not None, "an episode has begun"
-        if reply.error:
-            self._refuse(ask.answer, Refused(str(reply), reply.error))
-            return
-        message = _message(reply, self.rules.native)
+        ask = self._asked
+        message = _message(reply.action, self.rules.native)
         thinking = message.get("reasoning_content") or message.get("thinking")
         ask.said = plain_message({"content": "", **message, "role": "assistant"})
         ends = [place for stop in ask.stop if (place := ask.said["content"].find(stop)) >= 0]
@@ -262,7 +267,7 @@ class Line:
         called = [one["name"] for one in functions][: 1 if ask.single else None]
         if ask.must is not None and not any(ask.must in ("", name) for name in called):
             refusal = f"tool_choice asks for a call{ask.must and ' of ' + ask.must}, and the response has none"
-            self._refuse(ask.answer, Refused(refusal, "tool_use_failed", 422))
+            self._refuse(ask.answer, ApiRefused(refusal, "tool_use_failed", 422))
             return
         self.refused = None
         reason = "length" if reply.truncated else "tool_calls" if called else "stop"
@@ -297,11 +302,11 @@ def settle(future: Future, value: Any = None, error: BaseException | None = None
             future.set_exception(error)
 
 
-def _message(reply: Reply, native: bool) -> dict[str, Any]:
+def _message(action: str, native: bool) -> dict[str, Any]:
     """Returns a response as a message: in native format the action is what the tokenizer's parser made."""
     if native:
         with suppress(ValueError, RecursionError):
-            found = json.loads(reply)
-            if isinstance(found, dict):
-                return found
-    return {"content": str(reply)}
+            message = json.loads(action)
+            if isinstance(message, dict):
+                return message
+    return {"content": action}

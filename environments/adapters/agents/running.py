@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from alignopsd_trl.environments.adapters.agents.client import Client
-from alignopsd_trl.environments.adapters.agents.line import End, Line
+from alignopsd_trl.environments.adapters.agents.line import End, RequestLine
 
 PROGRAMS = (subprocess.Popen, asyncio.subprocess.Process)
 
@@ -29,7 +29,7 @@ class Running:
         agent: ``agent(row, client)``, a coroutine function or a plain one.
     """
 
-    def __init__(self, agent: Callable[..., Any], line: Line, host: str):
+    def __init__(self, agent: Callable[..., Any], line: RequestLine, host: str):
         self._agent, self._line, self._client = agent, line, Client(line, host)
         self._stop: Callable[[], Any] = lambda: None
         self._threads: list[int] = []  # of this agent

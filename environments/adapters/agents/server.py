@@ -15,16 +15,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from weakref import WeakValueDictionary
 
-from alignopsd_trl.environments.adapters.agents.api import Answer, Call, exchange, refused
-from alignopsd_trl.environments.adapters.agents.line import Line
-from alignopsd_trl.environments.adapters.agents.refusal import Refused
+from alignopsd_trl.environments.adapters.agents.api import HttpAnswer, HttpCall, exchange, refused
+from alignopsd_trl.environments.adapters.agents.line import RequestLine
+from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
 
 LARGEST = 1 << 26  # bytes of a body
 SILENCE = 60.0  # seconds between two parts of a body
 STRANGERS_WAIT = 0.1  # seconds until a wrong key is told, so that none spins
 
 
-class Server(ThreadingHTTPServer):
+class ApiServer(ThreadingHTTPServer):
     """Serves the API (`exchange`) under ``/KEY/v1``. The key may be the bearer's token, ``api-key`` or ``x-api-key``
     instead. No answer holds it."""
 
@@ -34,10 +34,10 @@ class Server(ThreadingHTTPServer):
     def __init__(self, host: str):
         super().__init__((host, 0), _Handler)
         self._host = host
-        self.lines: WeakValueDictionary[str, Line] = WeakValueDictionary()
+        self.lines: WeakValueDictionary[str, RequestLine] = WeakValueDictionary()
         threading.Thread(target=self.serve_forever, daemon=True, name="agents-server").start()
 
-    def open(self, line: Line) -> tuple[str, str]:
+    def open(self, line: RequestLine) -> tuple[str, str]:
         """Returns address and key of an episode."""
         key = secrets.token_hex(16)
         self.lines[key] = line
@@ -79,16 +79,16 @@ class _Handler(BaseHTTPRequestHandler):
         line = lines.get(keys[0]) if keys else None
         if line is None:
             time.sleep(STRANGERS_WAIT)
-            self._refuse(Refused("no episode has this key", "invalid_api_key", 401))
+            self._refuse(ApiRefused("no episode has this key", "invalid_api_key", 401))
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
         caller = _Caller(self.connection)
         try:
             path = reduce(lambda path, key: path.replace(key, "KEY"), keys, self.path)
-            call = Call(self.command, path, headers, self._body(headers))
+            call = HttpCall(self.command, path, headers, self._body(headers))
             answer = exchange(line, call, caller.waits).result()
             self._send(answer, caller)
-        except Refused as error:
+        except ApiRefused as error:
             self._refuse(error)
         except CancelledError:
             self.close_connection = True
@@ -104,12 +104,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Reads the body.
 
         Raises:
-            Refused: if it is not as the headers say, or too long.
+            ApiRefused: if it is not as the headers say, or too long.
         """
         self.connection.settimeout(SILENCE)
         coding = headers.get("transfer-encoding", "identity").strip().lower()
         if coding not in ("identity", "chunked"):
-            raise Refused(f"Transfer-Encoding is {coding!r:.80}; send the body whole or in chunks", "invalid_request")
+            raise ApiRefused(
+                f"Transfer-Encoding is {coding!r:.80}; send the body whole or in chunks", "invalid_request"
+            )
         data = self._chunks() if coding == "chunked" else self._read(_length(headers.get("content-length", "0"), 10))
         self.connection.settimeout(self.timeout)
         return data
@@ -121,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _too_large()
             data += self._read(size)
             if self._read(2) != b"\r\n":
-                raise Refused("a chunk of the body is longer than it says", "invalid_request")
+                raise ApiRefused("a chunk of the body is longer than it says", "invalid_request")
         while self.rfile.readline(1 << 16).strip():  # trailers
             pass
         return data
@@ -130,12 +132,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             data = self.rfile.read(size)
         except TimeoutError:
-            raise Refused(f"the body stops for more than {SILENCE:.0f} s", "request_timeout", 408) from None
+            raise ApiRefused(f"the body stops for more than {SILENCE:.0f} s", "request_timeout", 408) from None
         if len(data) < size:
-            raise Refused(f"the body ends after {len(data)} of {size} bytes", "invalid_request")
+            raise ApiRefused(f"the body ends after {len(data)} of {size} bytes", "invalid_request")
         return data
 
-    def _refuse(self, error: Refused) -> None:
+    def _refuse(self, error: ApiRefused) -> None:
         """Sends an error and ends the connection: what comes on it after a body that was not read is no request."""
         self.close_connection = True
         self._send(refused(error))
@@ -145,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not self.connection.recv(1 << 16):
                 break
 
-    def _send(self, answer: Answer, caller: _Caller | None = None) -> None:
+    def _send(self, answer: HttpAnswer, caller: _Caller | None = None) -> None:
         if caller is not None and not caller.waits():
             self.close_connection = True
             return
@@ -164,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Sends what http.server finds wrong with a request as the API's error, without its words, which hold the
         path."""
         self.close_connection = True
-        self._send(refused(Refused(self.responses[code][0], "invalid_request", code)))
+        self._send(refused(ApiRefused(self.responses[code][0], "invalid_request", code)))
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing: a request is an episode's, whose records hold it."""
@@ -174,21 +176,21 @@ def _length(text: str, base: int) -> int:
     """Returns a length as headers and chunks write it.
 
     Raises:
-        Refused: for anything else, and beyond `LARGEST`.
+        ApiRefused: for anything else, and beyond `LARGEST`.
     """
     text, digits = text.strip(), "0-9" if base == 10 else "0-9a-fA-F"
     if not re.fullmatch(f"[{digits}]{{1,16}}", text):
-        raise Refused(f"the body's length is {text!r:.80}; send a number", "invalid_request")
+        raise ApiRefused(f"the body's length is {text!r:.80}; send a number", "invalid_request")
     if (size := int(text, base)) > LARGEST:
         raise _too_large()
     return size
 
 
-def _too_large() -> Refused:
-    return Refused(f"the body has more than {LARGEST:,} bytes", "request_too_large", 413)
+def _too_large() -> ApiRefused:
+    return ApiRefused(f"the body has more than {LARGEST:,} bytes", "request_too_large", 413)
 
 
 @cache
-def server(host: str) -> Server:
+def server(host: str) -> ApiServer:
     """Returns this process's server at an address."""
-    return Server(host)
+    return ApiServer(host)
