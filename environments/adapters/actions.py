@@ -17,7 +17,7 @@ from alignopsd_trl.environments.adapters.types import of_schema, shown_type
 WAIT = 10.0  # seconds for a server to say what its actions are
 
 
-class Refused(ValueError):
+class ActionRefused(ValueError):
     """Raised for an action of another form than the environment requires. The policy sees the message."""
 
 
@@ -66,7 +66,7 @@ class ActionForm:
         """Returns the argument of `step`.
 
         Raises:
-            Refused: says what is wrong with the text.
+            ActionRefused: says what is wrong with the text.
         """
         try:
             if self.act is not None:
@@ -74,7 +74,7 @@ class ActionForm:
             content = self._content(text)
             return content if self.kind is None else self.kind(**content)
         except Exception as error:  # of the user's function or of the client's class
-            raise Refused(str(error)) from error
+            raise ActionRefused(str(error)) from error
 
     def _content(self, text: str) -> dict[str, Any]:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from alignopsd_trl.environments.adapters.actions import ActionForm, Refused
+from alignopsd_trl.environments.adapters.actions import ActionForm, ActionRefused
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment, columns_for
 from alignopsd_trl.environments.adapters.rows import messages_of
 from alignopsd_trl.environments.adapters.showing import shown_observation
@@ -157,10 +157,10 @@ class OpenEnvEnvironment(AdaptedEnvironment):
     def step(self, action: str) -> Step:
         try:
             if not action:
-                raise Refused("there is no <action>...</action> in the answer")
+                raise ActionRefused("there is no <action>...</action> in the answer")
             made = self._form.read(action)
             result = _checked(self._sent(made), "step")
-        except Refused as error:
+        except ActionRefused as error:
             return Step(str({"error": str(error)}), won=None, score=self._reward, valid=False)
         earned = _earned(result)
         self._total, self._last, self._result = self._total + earned, earned, result
@@ -177,7 +177,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
             return self._loop.settled(self.environment.step(action))
         except Exception as error:
             if "VALIDATION_ERROR" in str(error):  # the code of OpenEnv's protocol for an action of the wrong form
-                raise Refused(str(error)) from error
+                raise ActionRefused(str(error)) from error
             raise
 
     @property

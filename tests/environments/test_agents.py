@@ -23,7 +23,7 @@ from fakes.tool_classes import chat_model, chat_tokenizer, trainer_of
 from alignopsd_trl import read_records
 from alignopsd_trl.environments import Ending
 from alignopsd_trl.environments.adapters import AgentEnvironment, Served
-from alignopsd_trl.environments.adapters.agents import ApiRefused
+from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Reply
 from alignopsd_trl.rollout.episode import SiblingsDiffer
 from alignopsd_trl.training.rewards import RewardError
@@ -283,7 +283,7 @@ def test_a_request_after_the_end_is_refused() -> None:
             time.sleep(1.0)
             try:
                 client.chat_sync(messages=START)
-            except ApiRefused as error:
+            except Refused as error:
                 late.append(error.code)
 
         client.chat_sync(messages=START)
@@ -302,7 +302,7 @@ def test_an_agent_has_a_last_word_at_the_turn_limit() -> None:
     async def agent(row: Row, client: Client) -> Ending:
         try:
             return Ending(reward=await guessing(row, client, 99))
-        except ApiRefused as error:
+        except Refused as error:
             assert error.status == 400
             return Ending(reward=0.25, won=False)
 
@@ -437,7 +437,7 @@ def test_a_prompt_that_is_too_long_is_never_cut() -> None:
         await client.chat(messages=START)
         try:
             await client.chat(messages=[*START, {"role": "assistant", "content": "x" * 500}, START[1]])
-        except ApiRefused as error:
+        except Refused as error:
             assert error.code == "context_length_exceeded"
             if row["task_id"] == "gives up":
                 raise

@@ -14,7 +14,7 @@ from fakes.agent_play import HINT, ONE, START, played
 from fakes.tool_classes import chat_tokenizer
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
-from alignopsd_trl.environments.adapters.agents import ApiRefused
+from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.base import Ending, Reply
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.runs.health import Tally
@@ -56,7 +56,7 @@ def test_an_agent_that_is_not_heard_in_time_fails_its_episode() -> None:
         try:
             while True:
                 client.chat_sync(messages=START)
-        except ApiRefused:
+        except Refused:
             time.sleep(1.5 if row["task_id"] == "slow" else 0.0)
         return 1.0
 
@@ -101,7 +101,7 @@ def test_an_error_that_no_refusal_made_stays_the_agents_own() -> None:
     def agent(row: Row, client: Client) -> float:
         try:
             client.chat_sync(messages=[{"role": "user", "content": "x" * 900}])
-        except ApiRefused:
+        except Refused:
             pass
         client.chat_sync(messages=START)
         raise KeyError("broken")
@@ -129,7 +129,7 @@ def test_the_last_refusal_is_told() -> None:
 def test_refusals_are_counted_by_their_code() -> None:
     async def agent(row: Row, client: Client) -> float:
         for _ in range(2):
-            with pytest.raises(ApiRefused):
+            with pytest.raises(Refused):
                 await client.chat(messages=START, seed=5)
         await client.chat(messages=START)
         return 1.0

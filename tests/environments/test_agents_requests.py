@@ -11,8 +11,8 @@ from fakes.agent_play import GUESS, START, asking, called, exact, guessed, playe
 from fakes.tool_classes import chat_tokenizer
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
-from alignopsd_trl.environments.adapters.agents import ApiRefused
 from alignopsd_trl.environments.adapters.agents import Client as InProcess
+from alignopsd_trl.environments.adapters.agents import Refused
 from alignopsd_trl.environments.adapters.agents.api import HttpCall, exchange
 from alignopsd_trl.environments.adapters.agents.line import RequestLine
 from alignopsd_trl.environments.adapters.agents.requests import Rules, asks_of
@@ -157,7 +157,7 @@ NO_VARIABLES = ("content", "message", "loop", "messages", "tools", "add_generati
 def test_what_the_template_can_not_show_is_refused(change: Any, asked: dict[str, Any], told: str) -> None:
     async def agent(row: Row, client: Client) -> float:
         await client.chat(messages=START)
-        with pytest.raises(ApiRefused, match=told):
+        with pytest.raises(Refused, match=told):
             await client.chat(**{"messages": START} | asked)
         return 1.0
 
@@ -193,7 +193,7 @@ DEEP = tuple('{"a":' * levels + "1" + "}" * levels for levels in (100, 3000))
 @pytest.mark.parametrize("arguments", NO_OBJECTS + DEEP)
 def test_arguments_that_are_no_object_are_refused_by_their_place(arguments: Any) -> None:
     assert param_of({"messages": past(arguments)}) == (400, "messages[2].tool_calls[0].function.arguments")
-    with pytest.raises(ApiRefused, match=r"messages\[2\]\.tool_calls\[0\] has the arguments"):
+    with pytest.raises(Refused, match=r"messages\[2\]\.tool_calls\[0\] has the arguments"):
         asks_of({"messages": past(arguments)}, RULES)
 
 
@@ -204,7 +204,7 @@ def agent_of_two_turns(handles: bool) -> Any:
         told = [{"role": "tool", "tool_call_id": one["id"], "content": "no"} for one in said["tool_calls"]]
         try:
             await client.chat(messages=[*START, said, *told], tools=[GUESS])
-        except ApiRefused as error:
+        except Refused as error:
             assert error.code == "tool_use_failed"
             if not handles:
                 raise
@@ -355,7 +355,7 @@ def test_rows_say_nothing_by_what_arrow_fills_in() -> None:
 
 
 def test_a_client_without_a_socket_refuses_alike() -> None:
-    with pytest.raises(ApiRefused) as caught:
+    with pytest.raises(Refused) as caught:
         InProcess(RequestLine({}, RULES)).chat_sync(messages=START, seed=3)
     assert (caught.value.param, caught.value.status) == ("seed", 400)
 

@@ -19,7 +19,7 @@ from fakes.agent_play import GUESS, START, text_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignopsd_trl.environments.adapters.agents import ApiRefused, Client
+from alignopsd_trl.environments.adapters.agents import Client, Refused
 from alignopsd_trl.environments.adapters.agents.api import HttpCall, exchange
 from alignopsd_trl.environments.adapters.agents.line import RequestLine
 from alignopsd_trl.environments.adapters.agents.requests import Rules
@@ -231,10 +231,10 @@ def test_of_allowed_tools_the_policy_is_offered_those_alone(policy: Policy) -> N
     policy.client.chat_sync(messages=START, tools=[other, GUESS], tool_choice=choice)
     assert [one["function"]["name"] for one in policy.line.turns[0].tools] == ["guess"]
     choice["allowed_tools"]["mode"] = "required"
-    with pytest.raises(ApiRefused) as caught:
+    with pytest.raises(Refused) as caught:
         policy.client.chat_sync(messages=START, tools=[other, GUESS], tool_choice=choice)
     assert caught.value.code == "tool_use_failed"
-    with pytest.raises(ApiRefused, match="tools has no such function"):
+    with pytest.raises(Refused, match="tools has no such function"):
         policy.client.chat_sync(messages=START, tools=[other], tool_choice=choice)
 
 
@@ -258,7 +258,7 @@ def test_refused_threads_wait_longer_and_longer(policy: Policy) -> None:
         while True:
             try:
                 policy.client.chat_sync(messages=START)
-            except ApiRefused:
+            except Refused:
                 count[0] += 1
 
     threading.Thread(target=spin, daemon=True).start()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from alignopsd_trl.environments.adapters.agents import responses
 from alignopsd_trl.environments.adapters.agents.answers import completion, stream
 from alignopsd_trl.environments.adapters.agents.line import RequestLine, settle
-from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.requests import Ask
 from alignopsd_trl.environments.adapters.agents.schema import plain, read
 
@@ -46,7 +46,7 @@ def written(value: Any, status: int = 200) -> HttpAnswer:
     return HttpAnswer(status, JSON, json.dumps(value).encode(), [])
 
 
-def refused(error: ApiRefused) -> HttpAnswer:
+def refused(error: Refused) -> HttpAnswer:
     kind = "invalid_request_error"
     return written(
         {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}, error.status
@@ -80,7 +80,7 @@ def exchange(line: RequestLine, call: HttpCall, waits: Callable[[], bool] = lamb
         chat = responses.chat_request(body, line.stored) if kind == "responses" else body
         trained = call.headers.get(NOT_TRAINED, "0").lower() in ("", "0", "false")
         asks = line.ask(chat, trained, call.headers.get(RETRIES, "0") != "0", waits)
-    except ApiRefused as error:
+    except Refused as error:
         return _as_answer(line.refusal(error), refused)
 
     def write(choices: Sequence[Mapping[str, Any]]) -> HttpAnswer:
@@ -113,7 +113,7 @@ def _as_answer(found: Future[Any], write: Callable[[Any], HttpAnswer]) -> Future
             return
         try:
             settle(done, write(one.result()))
-        except ApiRefused as error:
+        except Refused as error:
             settle(done, refused(error))
         except Exception as error:  # a callback has no caller; it is raised where the answer is waited for
             settle(done, error=error)
@@ -129,10 +129,10 @@ def _route(call: HttpCall) -> tuple[str, str]:
     found = SERVED.search(path)
     if found is None:
         served = "chat/completions, responses and models are"
-        raise ApiRefused(f"{path} is not served; {served}", "unknown_url", 404)
+        raise Refused(f"{path} is not served; {served}", "unknown_url", 404)
     kind = found["kind"] or found["under"]
     if call.method != METHODS.get(kind if found["kind"] else "", "GET"):
-        raise ApiRefused(f"{call.method} {path} is not served", "method_not_allowed", 405)
+        raise Refused(f"{call.method} {path} is not served", "method_not_allowed", 405)
     return kind, found["id"] or ""
 
 
@@ -144,5 +144,5 @@ def _told(line: RequestLine, kind: str, name: str, data: bytes) -> HttpAnswer:
         line.lost = data.decode(errors="replace").strip()[:1000] or "a program of the agent says so"
         return written({"object": "lost", "reason": line.lost})
     if f"whole {name}" not in line.stored:
-        raise ApiRefused(f"the episode has no stored response {name!r:.80}", "not_found", 404)
+        raise Refused(f"the episode has no stored response {name!r:.80}", "not_found", 404)
     return written(line.stored[f"whole {name}"])

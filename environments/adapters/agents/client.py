@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from alignopsd_trl.environments.adapters.agents.answers import completion
 from alignopsd_trl.environments.adapters.agents.api import NOT_TRAINED, HttpAnswer, HttpCall, exchange, gathered
 from alignopsd_trl.environments.adapters.agents.line import RequestLine
-from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.requests import Ask
 from alignopsd_trl.environments.adapters.agents.schema import plain
 from alignopsd_trl.environments.adapters.agents.server import server
@@ -41,7 +41,7 @@ class Client:
         self._line, self._host, self._trained = line, host, trained
 
     async def chat(self, **body: Any) -> dict[str, Any]:
-        """Returns a chat completion as a dict; needs no openai. Raises `ApiRefused` where the API returns an error."""
+        """Returns a chat completion as a dict; needs no openai. Raises `Refused` where the API returns an error."""
         asks, answer = self._asked(body)
         return self._answered(completion(body, await wrap_future(answer)), asks)
 
@@ -53,7 +53,7 @@ class Client:
     def _asked(self, body: dict[str, Any]) -> tuple[list[Ask], Future[list[dict[str, Any]]]]:
         try:
             asks = self._line.ask(plain(body), self._trained)
-        except ApiRefused as error:
+        except Refused as error:
             return [], self._line.refusal(error)
         return asks, gathered(asks)
 

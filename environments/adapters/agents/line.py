@@ -14,15 +14,15 @@ from contextlib import suppress
 from typing import Any
 
 from alignopsd_trl.environments.adapters.agents.messages import arguments_text, plain_message
-from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Body, Rules, asks_of
 from alignopsd_trl.environments.adapters.rows import arguments_of
 from alignopsd_trl.environments.base import Refusal, Reply
 
 
-def over() -> ApiRefused:
+def over() -> Refused:
     """Makes the refusal after an episode's end: one that is raised again and again would keep all its frames."""
-    return ApiRefused("the episode is over", "episode_over")
+    return Refused("the episode is over", "episode_over")
 
 
 PATIENCE = 16  # refusals in a row that are told at once
@@ -58,7 +58,7 @@ class RequestLine:
         self.row, self.rules, self.refusals = row, rules, Counter() if refusals is None else refusals
         self.now: Ask | None = None
         self.first: Ask | None = None
-        self.refused: ApiRefused | None = None
+        self.refused: Refused | None = None
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None
@@ -104,7 +104,7 @@ class RequestLine:
             waits: whether the caller is still there. A request whose caller has left is not sampled.
 
         Raises:
-            ApiRefused: for what can't be answered, and after the episode's end.
+            Refused: for what can't be answered, and after the episode's end.
         """
         if self._over:
             raise over()
@@ -137,7 +137,7 @@ class RequestLine:
         self._parallel = self._parallel or bool(self._open)
         self._open.append(asks)
 
-    def refusal(self, error: ApiRefused) -> Future[Any]:
+    def refusal(self, error: Refused) -> Future[Any]:
         """Returns an answer that refuses: later and later to those who go on all the same, so that none spins."""
         self._in_a_row += 1
         answer: Future[Any] = Future()
@@ -149,7 +149,7 @@ class RequestLine:
             timer.start()
         return answer
 
-    def _refuse(self, answer: Future[Any], error: ApiRefused) -> None:
+    def _refuse(self, answer: Future[Any], error: Refused) -> None:
         self.refused = error  # before its caller knows
         self.refusals[error.code] += 1
         settle(answer, error=error)
@@ -247,7 +247,7 @@ class RequestLine:
 
     def refuse(self, refusal: Refusal) -> None:
         """Refuses the present request."""
-        self._refuse(self._asked.answer, ApiRefused(refusal.reason, refusal.code))
+        self._refuse(self._asked.answer, Refused(refusal.reason, refusal.code))
 
     def answer(self, reply: Reply) -> None:
         """Answers the present request."""
@@ -267,7 +267,7 @@ class RequestLine:
         called = [one["name"] for one in functions][: 1 if ask.single else None]
         if ask.must is not None and not any(ask.must in ("", name) for name in called):
             refusal = f"tool_choice asks for a call{ask.must and ' of ' + ask.must}, and the response has none"
-            self._refuse(ask.answer, ApiRefused(refusal, "tool_use_failed", 422))
+            self._refuse(ask.answer, Refused(refusal, "tool_use_failed", 422))
             return
         self.refused = None
         reason = "length" if reply.truncated else "tool_calls" if called else "stop"

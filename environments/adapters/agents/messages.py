@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.rows import DEEPEST, DEVELOPER, arguments_of, is_deep, text_of
 
 Message = Mapping[str, Any]
@@ -22,7 +22,7 @@ def read_messages(messages: Sequence[Message], written: Collection[str] = ()) ->
         written: texts of arguments that the policy wrote and that are no objects. It is to blame for them.
 
     Raises:
-        ApiRefused: names the message that can't be shown, or the call and the result that do not belong together.
+        Refused: names the message that can't be shown, or the call and the result that do not belong together.
     """
     made: list[dict[str, Any]] = []
     while (place := len(made)) < len(messages):
@@ -41,18 +41,18 @@ def _read(message: Message, place: str, written: Collection[str]) -> dict[str, A
     names = UNSAID if message["role"] == "assistant" else (*UNSAID, "tool_calls")
     if unsaid := next((name for name in names if message.get(name)), None):
         told = f"{place}.{unsaid} is {message[unsaid]!r:.80}, which the policy can't be shown; leave it out"
-        raise ApiRefused(told, "unsupported_value", param=f"{place}.{unsaid}")
+        raise Refused(told, "unsupported_value", param=f"{place}.{unsaid}")
     try:
         made = plain_message(message)
     except TypeError as error:
-        raise ApiRefused(f"{place}: {error}", param=f"{place}.content") from error
+        raise Refused(f"{place}: {error}", param=f"{place}.content") from error
     for number, one in enumerate(made.get("tool_calls", ())):
         given = one["function"]["arguments"]
         if not isinstance(given, dict) or is_deep(given):
             call = f"{place}.tool_calls[{number}]"
             told = f"{call} has the arguments {given!r:.80}; they must be a JSON object of at most {DEEPEST} levels"
             blame = "tool_use_failed" if arguments_text(given) in written else "invalid_value"
-            raise ApiRefused(told, blame, param=f"{call}.function.arguments")
+            raise Refused(told, blame, param=f"{call}.function.arguments")
     return made
 
 
@@ -96,13 +96,13 @@ def _order(calls: Sequence[Message], results: Sequence[Message], place: int, fir
         param = f"messages[{first + number}].tool_call_id"
         if not one or one not in ids or one in given[:number]:
             why = "a second result of that call" if one in ids else "the message before it has no such call"
-            raise ApiRefused(f"{param} is {one!r}: {why}" if one else f"{param} is missing", param=param)
+            raise Refused(f"{param} is {one!r}: {why}" if one else f"{param} is missing", param=param)
     for number, one in enumerate(ids):
         call = f"messages[{place}].tool_calls[{number}]"
         if one in ids[:number]:
-            raise ApiRefused(f"{call}.id is {one!r}, as that of another call of the message", param=f"{call}.id")
+            raise Refused(f"{call}.id is {one!r}, as that of another call of the message", param=f"{call}.id")
         if one not in given:
-            raise ApiRefused(f"{call} (id {one!r}) has no result in the messages after it", param=call)
+            raise Refused(f"{call} (id {one!r}) has no result in the messages after it", param=call)
     return sorted(range(len(given)), key=lambda number: ids.index(given[number]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class ApiRefused(Exception):  # noqa: N818 (no fault of the program)
+class Refused(Exception):  # noqa: N818 (no fault of the program)
     """A request that gets the API's error.
 
     Attributes:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from alignopsd_trl.environments.adapters.agents.messages import read_messages
-from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.schema import INERT, NOTHING, ChatRequest, check
 
 logger = logging.getLogger(__name__)
@@ -83,13 +83,13 @@ def asks_of(body: Body, rules: Rules, trained: bool = True, written: Collection[
         written: as in `read_messages`.
 
     Raises:
-        ApiRefused: for what can't be answered, with the remedy.
+        Refused: for what can't be answered, with the remedy.
     """
     check(ChatRequest, body)
     body = _of_the_run(body, rules)
     tools, must = _tools(body)
     if tools and not rules.native:
-        raise ApiRefused("format='text' takes no tools; use AgentEnvironment(..., format='native')", param="tools")
+        raise Refused("format='text' takes no tools; use AgentEnvironment(..., format='native')", param="tools")
     stop, messages = body.get("stop") or (), read_messages(body["messages"], written)
     variables = {name: body[name] for name in VARIABLES if body.get(name) is not None}
     given = dict[str, Any](
@@ -120,7 +120,7 @@ def _of_the_run(body: Body, rules: Rules) -> Body:
     ask for another prompt or sampling than the run's.
 
     Raises:
-        ApiRefused: for a field that nothing here can honour.
+        Refused: for a field that nothing here can honour.
     """
     asking = {name for name, value in body.items() if value is not None and value not in NOTHING.get(name, ())}
     unknown = sorted(asking - {*ChatRequest.model_fields, *INERT})
@@ -130,7 +130,7 @@ def _of_the_run(body: Body, rules: Rules) -> Body:
         _tell_ignored(tuple(sorted({*unknown, *(asking & own)})))
         asking -= own
     elif unknown:
-        raise ApiRefused(
+        raise Refused(
             f"{unknown[0]}={body[unknown[0]]!r:.80} can't be honoured here; leave it out, or use "
             "AgentEnvironment(..., sampling='ignore')",
             "unsupported_parameter",
@@ -145,7 +145,7 @@ def _schema(body: Body) -> Body | None:
         return None
     if asked["type"] != "json_schema" or not asked.get("json_schema"):
         told = f"response_format {asked['type']!r} can't be sampled; give a schema"
-        raise ApiRefused(told, "unsupported_value", param="response_format")
+        raise Refused(told, "unsupported_value", param="response_format")
     return asked["json_schema"]["schema"]
 
 
@@ -156,14 +156,14 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], str | None]:
     offered = [one["function"]["name"] for one in tools]
     if twice := next((name for place, name in enumerate(offered) if name in offered[:place]), None):
         place = f"tools[{len(offered) - 1 - offered[::-1].index(twice)}].function.name"
-        raise ApiRefused(f"{place} is {twice!r}, as that of another tool", param=place)
+        raise Refused(f"{place} is {twice!r}, as that of another tool", param=place)
     if choice in (None, "auto", "none"):
         return [] if choice == "none" else tools, None
     allowed = choice.get("allowed_tools") if isinstance(choice, Mapping) else None
     named = allowed["tools"] if allowed else [choice] if isinstance(choice, Mapping) else []
     names = [one["function"]["name"] for one in named]
     if not {*offered}.issuperset(names) or not tools:
-        raise ApiRefused(f"tool_choice is {choice!r:.80}, and tools has no such function", param="tool_choice")
+        raise Refused(f"tool_choice is {choice!r:.80}, and tools has no such function", param="tool_choice")
     if allowed is None:
         return tools, names[0] if names else ""
     return [one for one in tools if one["function"]["name"] in names], "" if allowed["mode"] == "required" else None

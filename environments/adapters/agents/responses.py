@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.environments.adapters.agents.messages import behind_calls
-from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.requests import Body
 from alignopsd_trl.environments.adapters.agents.schema import ChatRequest, ResponsesRequest, check, kind_of
 
@@ -38,17 +38,17 @@ def chat_request(body: Body, stored: Mapping[str, Any]) -> dict[str, Any]:
         stored: messages of the episode's responses and items of their outputs, by id.
 
     Raises:
-        ApiRefused: for what the API has and this policy can't do.
+        Refused: for what the API has and this policy can't do.
     """
     absent = next((name for name in ABSENT if body.get(name)), None)
     if absent is not None:
-        raise ApiRefused(f"{absent} is not served: {ABSENT[absent]}", "unsupported_parameter", param=absent)
+        raise Refused(f"{absent} is not served: {ABSENT[absent]}", "unsupported_parameter", param=absent)
     if chats := sorted(name for name in CHATS if body.get(name) is not None):
-        raise ApiRefused(f"{chats[0]} is a field of chat completions alone", "unsupported_parameter", param=chats[0])
+        raise Refused(f"{chats[0]} is a field of chat completions alone", "unsupported_parameter", param=chats[0])
     for place, one in enumerate(body["tools"] if isinstance(body.get("tools"), list) else []):
         if isinstance(one, Mapping) and one.get("type") != "function":
             told = f"tools[{place}] is of type {one.get('type')!r}; only functions can be called"
-            raise ApiRefused(told, "unsupported_value", param=f"tools[{place}].type")
+            raise Refused(told, "unsupported_value", param=f"tools[{place}].type")
     check(ResponsesRequest, body)
     rest = {name: value for name, value in body.items() if name not in OWN}
     if LOGPROBS in (body.get("include") or ()):
@@ -85,13 +85,13 @@ def _messages(body: Body, stored: Mapping[str, Any]) -> list[Message]:
     earlier = body.get("previous_response_id")
     if earlier and earlier not in stored:
         told = f"the episode has no stored response {earlier!r:.80}"
-        raise ApiRefused(told, "previous_response_not_found", 400, "previous_response_id")
+        raise Refused(told, "previous_response_not_found", 400, "previous_response_id")
     items = body.get("input") or []
     given = [{"role": "user", "content": items}] if isinstance(items, str) else messages_of(items, stored)
     orders = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     messages = behind_calls([*orders, *(stored[earlier] if earlier else []), *given])
     if not messages:
-        raise ApiRefused("input is missing", "missing_required_parameter", param="input")
+        raise Refused("input is missing", "missing_required_parameter", param="input")
     return messages
 
 
@@ -103,7 +103,7 @@ def messages_of(items: Sequence[Item], stored: Mapping[str, Any]) -> list[Messag
         if kind_of(item) == "item_reference":
             if item["id"] not in stored:
                 told = f"the episode has no item {item['id']!r:.80}"
-                raise ApiRefused(told, "invalid_value", 404, f"input[{place}].id")
+                raise Refused(told, "invalid_value", 404, f"input[{place}].id")
             item = stored[item["id"]]
         _add(messages, item)
     return messages
@@ -160,7 +160,7 @@ def _thinking(item: Item) -> str:
     try:
         return base64.b64decode(item["encrypted_content"], validate=True).decode()
     except (binascii.Error, ValueError):
-        raise ApiRefused("encrypted_content is not of this policy", "invalid_encrypted_content") from None
+        raise Refused("encrypted_content is not of this policy", "invalid_encrypted_content") from None
 
 
 def response(body: Body, completion: Mapping[str, Any]) -> dict[str, Any]:

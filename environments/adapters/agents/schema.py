@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, ValidationError
 from typing_extensions import TypedDict  # pydantic takes those of `typing` from Python 3.12 on
 
-from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.rows import DEEPEST, is_deep
 
 CODES = {"missing": "missing_required_parameter", "literal_error": "invalid_value"}
@@ -169,14 +169,14 @@ def read(data: bytes) -> dict[str, Any]:
     """Returns a request's JSON.
 
     Raises:
-        ApiRefused: if it is none, or no object.
+        Refused: if it is none, or no object.
     """
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ApiRefused(f"the body is no JSON that can be read: {error or 'it is too deep'}", "invalid_json") from None
+        raise Refused(f"the body is no JSON that can be read: {error or 'it is too deep'}", "invalid_json") from None
     if not isinstance(body, dict):
-        raise ApiRefused(f"the body is {body!r:.80}; send a JSON object", "invalid_json")
+        raise Refused(f"the body is {body!r:.80}; send a JSON object", "invalid_json")
     return body
 
 
@@ -184,19 +184,19 @@ def plain(body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a request as JSON would bring it.
 
     Raises:
-        ApiRefused: for what JSON can't hold, levels beyond `DEEPEST`, and lone surrogates, which no tokenizer takes.
+        Refused: for what JSON can't hold, levels beyond `DEEPEST`, and lone surrogates, which no tokenizer takes.
     """
     try:
         text = json.dumps(body, ensure_ascii=False, default=_plain)
         text.encode()
     except UnicodeEncodeError as error:
         told = f"the request has the lone surrogate {error.object[error.start]!a}; decode bytes with errors='replace'"
-        raise ApiRefused(told) from None
+        raise Refused(told) from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise ApiRefused(f"the request is no JSON: {error}", "invalid_json") from None
+        raise Refused(f"the request is no JSON: {error}", "invalid_json") from None
     found = json.loads(text)
     if is_deep(found):
-        raise ApiRefused(f"the request has more than {DEEPEST} levels", "invalid_json")
+        raise Refused(f"the request has more than {DEEPEST} levels", "invalid_json")
     return found
 
 
@@ -210,7 +210,7 @@ def check(kind: type[BaseModel], body: Mapping[str, Any]) -> None:
     """Checks a request.
 
     Raises:
-        ApiRefused: names the field, its value and what it must be.
+        Refused: names the field, its value and what it must be.
     """
     try:
         kind.model_validate(body, strict=True)
@@ -221,7 +221,7 @@ def check(kind: type[BaseModel], body: Mapping[str, Any]) -> None:
         code = CODES.get(error["type"], "invalid_type" if error["type"].endswith("_type") else "invalid_value")
         wanted = error["msg"].partition(" or instance")[0]
         told = "is missing" if error["type"] == "missing" else f"is {value!r:.80}: {wanted}"
-        raise ApiRefused(f"{place} {told}", code, param=place) from None
+        raise Refused(f"{place} {told}", code, param=place) from None
 
 
 def _found(value: Any, error: Any) -> tuple[str, Any]:

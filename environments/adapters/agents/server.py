@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from alignopsd_trl.environments.adapters.agents.api import HttpAnswer, HttpCall, exchange, refused
 from alignopsd_trl.environments.adapters.agents.line import RequestLine
-from alignopsd_trl.environments.adapters.agents.refusal import ApiRefused
+from alignopsd_trl.environments.adapters.agents.refusal import Refused
 
 LARGEST = 1 << 26  # bytes of a body
 SILENCE = 60.0  # seconds between two parts of a body
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         line = lines.get(keys[0]) if keys else None
         if line is None:
             time.sleep(STRANGERS_WAIT)
-            self._refuse(ApiRefused("no episode has this key", "invalid_api_key", 401))
+            self._refuse(Refused("no episode has this key", "invalid_api_key", 401))
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
         caller = _Caller(self.connection)
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
             call = HttpCall(self.command, path, headers, self._body(headers))
             answer = exchange(line, call, caller.waits).result()
             self._send(answer, caller)
-        except ApiRefused as error:
+        except Refused as error:
             self._refuse(error)
         except CancelledError:
             self.close_connection = True
@@ -104,14 +104,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Reads the body.
 
         Raises:
-            ApiRefused: if it is not as the headers say, or too long.
+            Refused: if it is not as the headers say, or too long.
         """
         self.connection.settimeout(SILENCE)
         coding = headers.get("transfer-encoding", "identity").strip().lower()
         if coding not in ("identity", "chunked"):
-            raise ApiRefused(
-                f"Transfer-Encoding is {coding!r:.80}; send the body whole or in chunks", "invalid_request"
-            )
+            raise Refused(f"Transfer-Encoding is {coding!r:.80}; send the body whole or in chunks", "invalid_request")
         data = self._chunks() if coding == "chunked" else self._read(_length(headers.get("content-length", "0"), 10))
         self.connection.settimeout(self.timeout)
         return data
@@ -123,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _too_large()
             data += self._read(size)
             if self._read(2) != b"\r\n":
-                raise ApiRefused("a chunk of the body is longer than it says", "invalid_request")
+                raise Refused("a chunk of the body is longer than it says", "invalid_request")
         while self.rfile.readline(1 << 16).strip():  # trailers
             pass
         return data
@@ -132,12 +130,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             data = self.rfile.read(size)
         except TimeoutError:
-            raise ApiRefused(f"the body stops for more than {SILENCE:.0f} s", "request_timeout", 408) from None
+            raise Refused(f"the body stops for more than {SILENCE:.0f} s", "request_timeout", 408) from None
         if len(data) < size:
-            raise ApiRefused(f"the body ends after {len(data)} of {size} bytes", "invalid_request")
+            raise Refused(f"the body ends after {len(data)} of {size} bytes", "invalid_request")
         return data
 
-    def _refuse(self, error: ApiRefused) -> None:
+    def _refuse(self, error: Refused) -> None:
         """Sends an error and ends the connection: what comes on it after a body that was not read is no request."""
         self.close_connection = True
         self._send(refused(error))
@@ -166,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Sends what http.server finds wrong with a request as the API's error, without its words, which hold the
         path."""
         self.close_connection = True
-        self._send(refused(ApiRefused(self.responses[code][0], "invalid_request", code)))
+        self._send(refused(Refused(self.responses[code][0], "invalid_request", code)))
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing: a request is an episode's, whose records hold it."""
@@ -176,18 +174,18 @@ def _length(text: str, base: int) -> int:
     """Returns a length as headers and chunks write it.
 
     Raises:
-        ApiRefused: for anything else, and beyond `LARGEST`.
+        Refused: for anything else, and beyond `LARGEST`.
     """
     text, digits = text.strip(), "0-9" if base == 10 else "0-9a-fA-F"
     if not re.fullmatch(f"[{digits}]{{1,16}}", text):
-        raise ApiRefused(f"the body's length is {text!r:.80}; send a number", "invalid_request")
+        raise Refused(f"the body's length is {text!r:.80}; send a number", "invalid_request")
     if (size := int(text, base)) > LARGEST:
         raise _too_large()
     return size
 
 
-def _too_large() -> ApiRefused:
-    return ApiRefused(f"the body has more than {LARGEST:,} bytes", "request_too_large", 413)
+def _too_large() -> Refused:
+    return Refused(f"the body has more than {LARGEST:,} bytes", "request_too_large", 413)
 
 
 @cache
