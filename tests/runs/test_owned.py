@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from fakes.recorded import RUNS
 
-from alignopsd_trl.commands.analysis.drawing import Finding
+from alignopsd_trl.commands.analysis.drawing import AnalysisResult
 from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.own_task.demonstrations import write_demonstrations
 from alignopsd_trl.commands.own_task.options import WarmStartConfig
@@ -102,7 +102,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "view": ("view.html", lambda place: view_run(RUNS / "finished").save(place / "view.html")),
     "analyse": (
         "x_t.csv",
-        lambda place: Finding("x", {}, {"t": pd.DataFrame({"a": [1]})}, matplotlib.figure.Figure()).save(place),
+        lambda place: AnalysisResult("x", {}, {"t": pd.DataFrame({"a": [1]})}, matplotlib.figure.Figure()).save(place),
     ),
 }
 

@@ -17,7 +17,7 @@ import yaml
 from alignopsd_trl.commands.measure.kept import Cache
 from alignopsd_trl.commands.measure.measurement import cpu_seconds, groups, markdown, playable
 from alignopsd_trl.commands.measure.metrics import EVERYTHING, Success, successes
-from alignopsd_trl.commands.measure.setup import Session, prepare
+from alignopsd_trl.commands.measure.setup import MeasureSession, prepare
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
@@ -71,7 +71,9 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     return plain(found)
 
 
-def _play(session: Session, rows: Sequence[dict[str, Any]], cache: Cache) -> tuple[list[Trajectory], list[Trajectory]]:
+def _play(
+    session: MeasureSession, rows: Sequence[dict[str, Any]], cache: Cache
+) -> tuple[list[Trajectory], list[Trajectory]]:
     """Plays sibling groups without and with the skill, `BATCH` tasks at a time. Returns the episodes that can be
     measured."""
     asked, played, skilled = session.arguments, list[Trajectory](), list[Trajectory]()
