@@ -16,8 +16,8 @@ import torch
 from fakes import corridor
 from fakes.trainers import make_trainer
 
+from alignopsd_trl.commands.cli import main as alignopsd
 from alignopsd_trl.commands.measure import measurement
-from alignopsd_trl.commands.measure.commands import measure as command
 from alignopsd_trl.commands.measure.commands import run_measure as main
 from alignopsd_trl.commands.measure.training import FidelityCallback
 from alignopsd_trl.commands.measure.variants import CachedTeacher, read_vary
@@ -251,17 +251,17 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--enough", "-1"], "--enough -1 must lie above 0"),
     ):
         with pytest.raises(SystemExit) as end:
-            command([*flags, "--output", str(tmp_path / "_".join(more).replace("/", "")), *more])
+            alignopsd(["measure", *flags, "--output", str(tmp_path / "_".join(more).replace("/", "")), *more])
         said = capsys.readouterr().err
         assert end.value.code == 2, more
         assert re.search(message, said) and "Traceback" not in said, said
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as end:
-        command([*flags, "--output", str(tmp_path / "file")])
+        alignopsd(["measure", *flags, "--output", str(tmp_path / "file")])
     assert end.value.code == 2 and "file is a file; choose another folder" in capsys.readouterr().err
-    command(flags)
+    alignopsd(["measure", *flags])
     with pytest.raises(SystemExit) as end:
-        command([*flags, "--seed", "1"])
+        alignopsd(["measure", *flags, "--seed", "1"])
     assert end.value.code == 2 and "seed=0, this one has 1; choose another --output" in capsys.readouterr().err
 
 

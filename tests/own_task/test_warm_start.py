@@ -301,10 +301,10 @@ def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
 
 def _turn(right: str, response: str, skilled: bool = False) -> Any:
     """A held-out turn whose words are its tokens; ``right`` has a `+` for each that is predicted."""
-    from alignopsd_trl.commands.own_task.warm_start.agreement import Turn
+    from alignopsd_trl.commands.own_task.warm_start.agreement import HeldOutTurn
 
     words: Any = response.split()
-    return Turn(words, [one == "+" for one in right], [0.5] * len(right), skilled)
+    return HeldOutTurn(words, [one == "+" for one in right], [0.5] * len(right), skilled)
 
 
 WORDS = SimpleNamespace(decode=" ".join)
