@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from alignopsd_trl.commands.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, AnalysisResult, label, panels
-from alignopsd_trl.commands.analysis.loading import EPISODE, SPANS, Records, distinct, name_of, results_of, turns_of
+from alignopsd_trl.commands.analysis.loading import EPISODE, SPANS, Records, name_of, results_of, turns_of
 from alignopsd_trl.commands.analysis.thinking_audit import COLUMNS, TaskPairs, encoder_of, task_pairs
+from alignopsd_trl.common.progress import distinct
 from alignopsd_trl.encoder import Encoder
 
 _GAPS = ["credit_identity_gap", "credit_rectified_gap", "credit_divergence", "credit_divergence_counts", "credit_alpha"]

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from alignopsd_trl.commands.analysis.drawing import SMOOTH, AnalysisResult, curve, label, panels
-from alignopsd_trl.commands.analysis.loading import EPISODE, Records, distinct, name_of, setting, turns_of
+from alignopsd_trl.commands.analysis.loading import EPISODE, Records, name_of, setting, turns_of
+from alignopsd_trl.common.progress import distinct
 from alignopsd_trl.common.statistics import clustered_ratio
 
 _MEASURED = [

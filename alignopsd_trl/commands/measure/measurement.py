@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from alignopsd_trl.commands.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, whole_json, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
-from alignopsd_trl.common.progress import Bar, escaped
+from alignopsd_trl.common.progress import Bar, markdown
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.methods import Method, checked_credit, grpo
 from alignopsd_trl.records import damage_named, write_records
@@ -196,11 +196,6 @@ def page(facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]]
     lines += [*figure_lines(figures), "", *(f"{name}: {MEANING[name]}." for name in SHOWN)]
     lines += ["'-' where credit is the same on all turns of a trajectory. Intervals: 95 %, resampled tasks.", ""]
     return "\n".join(lines)
-
-
-def markdown(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    head = list(head)
-    return ["| " + " | ".join(map(escaped, row)) + " |" for row in [head, ["---"] * len(head), *rows]]
 
 
 def figure_lines(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:
