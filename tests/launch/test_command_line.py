@@ -13,6 +13,7 @@ from alignopsd_trl.commands.launch import recipe
 from alignopsd_trl.commands.launch.arguments import everything, parse
 from alignopsd_trl.commands.launch.recipe import HELP
 from alignopsd_trl.common.errors import setup
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.methods import method_names
 from alignopsd_trl.runs.health import RunStopped
@@ -125,8 +126,6 @@ def test_the_help_page_names_flags_that_exist_and_all_methods() -> None:
 def test_a_run_that_stops_ends_with_status_1_and_a_bug_names_the_file_with_its_calls(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.common.reporting import reported
-
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "mine").write_text("kept")
     (tmp_path / f"alignopsd-{os.getpid()}.txt").symlink_to(tmp_path / "mine")  # as somebody else might lay it

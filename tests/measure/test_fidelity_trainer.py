@@ -15,6 +15,7 @@ import pytest
 import torch
 from fakes import corridor
 from fakes.trainers import make_trainer
+from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.commands.cli import main as alignopsd
 from alignopsd_trl.commands.measure import measurement
@@ -266,8 +267,6 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
 
 
 def test_scores_are_the_models_own(policy: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_pretrained(policy).eval()
     prompt = Padded(torch.tensor([[0, 5, 6], [7, 8, 9]]), torch.tensor([[0, 1, 1], [1, 1, 1]]))
     response = Padded(torch.tensor([[5, 6], [7, 0]]), torch.tensor([[1, 1], [1, 0]]))

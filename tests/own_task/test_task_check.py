@@ -11,8 +11,18 @@ from typing import Any
 import pytest
 from fakes.own_task import changed, fails
 from fakes.sweeps import mostly_full
+from fakes.toy import ToyEnvironment
 
 from alignopsd_trl.commands.cli import main
+from alignopsd_trl.commands.launch.recipe import main as recipe
+from alignopsd_trl.commands.own_task.check import contest
+from alignopsd_trl.commands.own_task.check.outcomes import paid_twice, told
+from alignopsd_trl.commands.own_task.check.starting import faults
+from alignopsd_trl.commands.own_task.check.task_check import check_task
+from alignopsd_trl.commands.own_task.playing import Answer, play
+from alignopsd_trl.environments.base import Ending, Opening, Step
+from alignopsd_trl.rollout.episode import Episode, no_skills
+from alignopsd_trl.turns import Trajectory, Turn
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +123,6 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
 def test_planted_faults_are_found(maze: Path, fault: str) -> None:
-    from alignopsd_trl.commands.own_task.check.task_check import check_task
-
     name, sound, faulty, word = FAULTS[fault]
     text = (maze / name).read_text()
     assert sound in text
@@ -127,8 +135,6 @@ def test_planted_faults_are_found(maze: Path, fault: str) -> None:
 def test_a_recipe_looks_at_its_task_before_it_starts(
     maze: Path, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.launch.recipe import main as recipe
-
     if fault:
         name, sound, faulty, word = FAULTS[fault]
         (maze / name).write_text((maze / name).read_text().replace(sound, faulty))
@@ -170,8 +176,6 @@ def test_check_says_it_by_its_status(maze: Path, capsys: pytest.CaptureFixture[s
 def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     maze: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.own_task.check.task_check import check_task
-
     report = check_task("maze", episodes=4)
     tokens = report.tokens
     assert report.answer.startswith("<think>") and "[user]" in report.prompt
@@ -193,8 +197,6 @@ UNSHOWN = {
 
 @pytest.mark.parametrize("kind", UNSHOWN)
 def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: str) -> None:
-    from alignopsd_trl.commands.own_task.check.task_check import check_task
-
     sound, other, found = UNSHOWN[kind]
     secret = "\n\ndef room(environment):\n    return f'room{hash(str(environment.towards))}'\n"
     player = maze / "maze_player.py"
@@ -226,10 +228,6 @@ def test_a_player_that_thinks_in_other_words_without_the_skill_is_named(
 
 def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> Any:
     """An episode with these rewards, turn by turn."""
-    from alignopsd_trl.environments.base import Ending, Step
-    from alignopsd_trl.rollout.episode import Episode
-    from alignopsd_trl.turns import Trajectory, Turn
-
     episode = Episode(Trajectory({"task_id": "t"}, "t", "0"))
     for number, reward in enumerate(rewards):
         done = number + 1 == len(rewards)
@@ -259,19 +257,11 @@ PAID_ONCE = {
 
 @pytest.mark.parametrize("name", [*PAID_TWICE, *PAID_ONCE])
 def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
-    from alignopsd_trl.commands.own_task.check.outcomes import paid_twice
-
     found = list(paid_twice({**PAID_TWICE, **PAID_ONCE}[name]))
     assert [one.ruins for one in found] == [False] * (name in PAID_TWICE), found
 
 
 def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
-    from fakes.toy import ToyEnvironment
-
-    from alignopsd_trl.commands.own_task.check.outcomes import told
-    from alignopsd_trl.commands.own_task.playing import Answer, play
-    from alignopsd_trl.environments.base import Ending
-
     class PaidLate(ToyEnvironment):
         def finish(self) -> Ending:
             return Ending(reward=0.5, turn_rewards={0: 0.25})
@@ -284,8 +274,6 @@ def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
 
 def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
     """Players that win so often, as long as they are let play."""
-    from alignopsd_trl.commands.own_task.check import contest
-
     draw = random.Random(0)
 
     def play(who: str, some: Any) -> list[Any]:
@@ -307,16 +295,12 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
 def test_players_go_on_until_their_difference_is_known(
     at_random: float, scripted: float, fewest: int, most: int, word: str
 ) -> None:
-    from alignopsd_trl.commands.own_task.check import contest
-
     played = _match({contest.RANDOM: at_random, contest.PLAYER: scripted}, rows=contest.MOST)
     assert fewest <= len(played[contest.PLAYER]) == len(played[contest.RANDOM]) <= most
     assert [word in one.text for one in contest.findings(played)] == [True] * bool(word)
 
 
 def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.commands.own_task.check import contest
-
     monkeypatch.setattr(contest, "SECONDS", 0.0)
     played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
     (said,) = contest.findings(played)
@@ -324,18 +308,12 @@ def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.Monke
 
 
 def test_a_player_that_never_wins_is_wrong() -> None:
-    from alignopsd_trl.commands.own_task.check import contest
-
     played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
     assert [one.ruins for one in contest.findings(played)][0]
 
 
 @pytest.mark.parametrize(("column", "word"), [("category", ""), ("house", "a column category")])
 def test_categories_that_no_row_names_are_named(column: str, word: str) -> None:
-    from alignopsd_trl.commands.own_task.check.starting import faults
-    from alignopsd_trl.environments.base import Opening
-    from alignopsd_trl.rollout.episode import no_skills
-
     rows = [{"task_id": str(number), column: "ab"[number % 2]} for number in range(4)]
     opened = [(row, Opening(row["task_id"], "play", (), category=row[column])) for row in rows]
     assert [word in one.text for one in faults(rows, opened, no_skills)] == [True] * bool(word)

@@ -19,6 +19,7 @@ from alignopsd_trl.commands.own_task.options import WarmStartConfig
 from alignopsd_trl.commands.own_task.warm_start.warm_start import warm_start
 from alignopsd_trl.commands.viewer import view_run
 from alignopsd_trl.common.files import write_json
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.owned import NOTES, NotOurs, begin, foreign, note, owned
 from alignopsd_trl.runs.state import RunFolderError, list_files
@@ -160,8 +161,6 @@ def test_commands_refuse_before_they_begin(
 def test_a_run_does_not_write_over_the_model_that_it_starts_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.common.models import resolve_model
-
     shutil.copytree(resolve_model("tiny"), tmp_path / "checkpoint-3")
     for output in (tmp_path, tmp_path / "checkpoint-3"):
         argv = ["alignopsd", "train", "webshop_tiny", "--model", str(tmp_path / "checkpoint-3"), "--plan"]

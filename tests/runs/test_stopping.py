@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from alignopsd_trl.common.reporting import outlives_its_readers
+from alignopsd_trl.commands import cli
+from alignopsd_trl.common.reporting import outlives_its_readers, reported
 
 WAITS = """
 import sys, time
@@ -115,8 +116,6 @@ def test_a_path_that_the_locale_can_not_read_is_one_line(tmp_path: Path) -> None
     ],
 )
 def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, capsys: pytest.CaptureFixture) -> None:
-    from alignopsd_trl.common.reporting import reported
-
     with pytest.raises(SystemExit) as stopped, reported("alignopsd train"):
         raise eval(error, {"torch": torch})  # noqa: S307 (of the list above)
     told = capsys.readouterr().err
@@ -139,8 +138,6 @@ def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, caps
 def test_where_nothing_can_be_written_is_said_before_anything_is_played(
     argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    from alignopsd_trl.commands import cli
-
     (tmp_path / "data").write_text("{}")
     with pytest.raises(SystemExit) as stopped:
         cli.main([str(tmp_path / "data") if word == "DATA" else word for word in argv])
@@ -152,8 +149,6 @@ def test_where_nothing_can_be_written_is_said_before_anything_is_played(
 def test_code_of_a_task_that_raises_is_one_sentence_with_its_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    from alignopsd_trl.commands import cli
-
     (tmp_path / "raising_task.py").write_text(
         "from fakes.toy_suite import suite as sound\n"
         "from dataclasses import replace\n"

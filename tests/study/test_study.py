@@ -25,7 +25,7 @@ from alignopsd_trl.commands.cli import main as alignopsd
 from alignopsd_trl.commands.study.__main__ import main
 from alignopsd_trl.commands.study.render import difference_figure, matched, render, sensitivity_figure, training_figure
 from alignopsd_trl.commands.study.rows import collect, read_rows, task_order, training_columns, weights_checksum
-from alignopsd_trl.commands.study.run import run_study, split_cores
+from alignopsd_trl.commands.study.run import _only_one, run_study, split_cores
 from alignopsd_trl.commands.study.spec import StudyError, missing_data, plan, read_study
 from alignopsd_trl.commands.study.tables import differences_table, reference_entry, results_table
 from alignopsd_trl.common.statistics import mean, paired
@@ -267,8 +267,6 @@ def test_processes_get_cores_of_their_own(tmp_path: Path) -> None:
 
 
 def test_one_study_at_a_time_on_the_same_cells(tmp_path: Path) -> None:
-    from alignopsd_trl.commands.study.run import _only_one
-
     path, log = stand_in(tmp_path)
     study = read_study(path)
     with _only_one(study.cells), pytest.raises(StudyError, match=rf"\(process {os.getpid()} on "):
