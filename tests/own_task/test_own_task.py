@@ -250,9 +250,7 @@ def test_a_folder_with_a_space_is_quoted_in_the_command_to_paste(
 def test_check_refuses_what_it_would_not_read(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["check", "webshop_tiny", *flags])
-    assert end.value.code == 2 and message in capsys.readouterr().err
+    fails(["check", "webshop_tiny", *flags], message, capsys=capsys)
 
 
 @pytest.mark.parametrize("name", mostly_full(["my_maze2", "task", "a__b_", "x", "pass_key"]))

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
+from fakes.own_task import fails
 from fakes.sweeps import mostly_full
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import make_trainer
@@ -134,10 +135,8 @@ def test_command_line_writes_result_and_trajectories(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("flag", ["--environment_options", "--chat_template_kwargs"])
 def test_json_that_cannot_be_read_ends_in_a_sentence(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        alignopsd(["evaluate", "--model", "tiny", "--environment", "webshop_tiny", flag, "{bad"])
-    assert end.value.code == 2
-    assert f"{flag[2:]}='{{bad' is no JSON" in (said := capsys.readouterr().err) and "write a mapping" in said
+    argv = ["evaluate", "--model", "tiny", "--environment", "webshop_tiny", flag, "{bad"]
+    fails(argv, f"{flag[2:]}='{{bad' is no JSON", "write a mapping", capsys=capsys)
 
 
 def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Path) -> None:

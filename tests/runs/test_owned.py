@@ -10,10 +10,10 @@ from typing import Any
 import matplotlib.figure
 import pandas as pd
 import pytest
+from fakes.own_task import fails
 from fakes.recorded import RUNS
 
 from alignopsd_trl.commands.analysis.drawing import AnalysisResult
-from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.own_task.demonstrations import write_demonstrations
 from alignopsd_trl.commands.own_task.options import WarmStartConfig
 from alignopsd_trl.commands.own_task.warm_start.warm_start import warm_start
@@ -151,10 +151,8 @@ def test_commands_refuse_before_they_begin(
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     where = "--output_dir" if argv[0] == "train" else "--output"
-    with pytest.raises(SystemExit) as ended:
-        monkeypatch.setattr("sys.argv", ["alignopsd", *argv, where, str(tmp_path)])
-        main()
-    assert ended.value.code == 2 and f"{name} is there" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [])
+    fails([*argv, where, str(tmp_path)], f"{name} is there", capsys=capsys)
     assert _content(tmp_path) == {name: b"mine"}
 
 
@@ -163,8 +161,7 @@ def test_a_run_does_not_write_over_the_model_that_it_starts_from(
 ) -> None:
     shutil.copytree(resolve_model("tiny"), tmp_path / "checkpoint-3")
     for output in (tmp_path, tmp_path / "checkpoint-3"):
-        argv = ["alignopsd", "train", "webshop_tiny", "--model", str(tmp_path / "checkpoint-3"), "--plan"]
-        monkeypatch.setattr("sys.argv", [*argv, "--output_dir", str(output), "--overwrite_output_dir", "True"])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 2 and "holds the model that the run starts from" in capsys.readouterr().err
+        monkeypatch.setattr("sys.argv", [])
+        argv = ["train", "webshop_tiny", "--model", str(tmp_path / "checkpoint-3"), "--plan", "--output_dir"]
+        argv += [str(output), "--overwrite_output_dir", "True"]
+        fails(argv, "holds the model that the run starts from", capsys=capsys)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from fakes.own_task import fails
 from fakes.recorded import RUNS
 
 from alignopsd_trl.commands import cli
@@ -303,9 +304,8 @@ def test_sources_that_are_not_there_are_named(
 ) -> None:
     one = {"credit_sources": sources, "credit_source_similarities": [0.5], "credit_source_weights": [1.0]}
     turned(1, lambda frame: frame.assign(**{name: [value] * len(frame) for name, value in one.items()}))(run)
-    with pytest.raises(SystemExit):
-        cli.main(["view", str(run), "--step", "1"])
-    assert re.search(r"the record of step 1, rollout .* has sources that are not", capsys.readouterr().err)
+    said = fails(["view", str(run), "--step", "1"], capsys=capsys)
+    assert re.search(r"the record of step 1, rollout .* has sources that are not", said)
 
 
 def test_a_push_names_a_model_that_is_not_as_the_run_left_it(run: Path) -> None:

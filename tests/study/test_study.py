@@ -19,9 +19,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from fakes.own_task import fails
 from fakes.toy import build_model, build_tokenizer
 
-from alignopsd_trl.commands.cli import main as alignopsd
 from alignopsd_trl.commands.study.__main__ import main
 from alignopsd_trl.commands.study.render import difference_figure, matched, render, sensitivity_figure, training_figure
 from alignopsd_trl.commands.study.rows import collect, read_rows, task_order, training_columns, weights_checksum
@@ -531,16 +531,12 @@ def test_places_are_checked_before_a_study_begins(tmp_path: Path, capsys: pytest
     (tmp_path / "file").write_text("x")
     for name in ("output", "cells"):
         path = study_of(tmp_path, **{name: str(tmp_path / "file" / "below")})
-        with pytest.raises(SystemExit) as ended:
-            alignopsd(["study", str(path), "--plan"])
-        said = capsys.readouterr().err
-        assert ended.value.code == 2 and f"{name}=" in said and "is a file; choose another folder" in said
+        fails(["study", str(path), "--plan"], f"{name}=", "is a file; choose another folder", capsys=capsys)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "results.md").write_text("mine")
     for flags in (["--plan"], []):
-        with pytest.raises(SystemExit):
-            alignopsd(["study", str(study_of(tmp_path)), *flags])
-        assert "out/results.md is there, and is not as alignopsd study wrote it" in capsys.readouterr().err
+        told = "out/results.md is there, and is not as alignopsd study wrote it"
+        fails(["study", str(study_of(tmp_path)), *flags], told, capsys=capsys)
     assert (tmp_path / "out" / "results.md").read_text() == "mine"
 
 
@@ -552,10 +548,8 @@ def test_a_full_disk_ends_a_study_in_words(
 
     (tmp_path / "out").mkdir()
     monkeypatch.setattr("alignopsd_trl.commands.study.run.write_json", full)
-    with pytest.raises(SystemExit) as ended:
-        alignopsd(["study", str(study_of(tmp_path))])
-    said = capsys.readouterr().err
-    assert ended.value.code == 1 and "no room for the study's files" in said and "same command goes on" in said
+    words = "no room for the study's files", "same command goes on"
+    fails(["study", str(study_of(tmp_path))], *words, capsys=capsys, status=1, lines=2)
 
 
 def _cells(page: str) -> list[list[str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.own_task import fails
 from fakes.recorded import RUNS, with_dialogues
 
 from alignopsd_trl.commands.viewer import compare_runs, view_run
@@ -193,10 +194,7 @@ def test_the_commands(run: Path, baseline: Path, tmp_path: Path, capsys: pytest.
     assert [step["step"] for step in blobs((tmp_path / "view.html").read_text())] == [1]
     view_command([str(run), str(baseline), "-o", str(tmp_path / "compare.html")])
     assert (tmp_path / "compare.html").is_file()
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        view_command([str(tmp_path / "nowhere")])
-    assert stopped.value.code == 2 and "nowhere" in capsys.readouterr().err
+    fails(["view", str(tmp_path / "nowhere")], "nowhere", capsys=capsys)
 
 
 def test_paired_results_by_hand() -> None:
