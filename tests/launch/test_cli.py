@@ -115,7 +115,7 @@ def test_traceback_shows_where_an_error_comes_from(argv: list[str], monkeypatch:
         cli.main()
 
 
-def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+def test_a_plan_takes_a_shipped_file_by_its_name() -> None:
     assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
     with pytest.raises(ValueError, match="plan_for=fsdp9: No such file.* alignopsd --files lists"):
         from_file("fsdp9")

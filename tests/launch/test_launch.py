@@ -67,19 +67,7 @@ def test_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
         (["accelerate", "launch", "--num_processes", "4", "-m", "cell"], 4),
         (["torchrun", "--nproc_per_node=2", "-m", "cell"], 2),
         (["accelerate", "launch", "--config_file", str(CONFIGS / "fsdp2_nodes.yaml"), "-m", "cell"], 8),
-        (
-            [
-                "accelerate",
-                "launch",
-                "--config_file",
-                str(CONFIGS / "fsdp2.yaml"),
-                "--num_processes",
-                "4",
-                "-m",
-                "cell",
-            ],
-            4,
-        ),
+        (["accelerate", "launch", "--config_file", str(CONFIGS / "fsdp2.yaml"), "--num_processes", "4", "cell"], 4),
     ],
 )
 def test_processes_of_a_launcher_share_the_cores(launcher: list[str], processes: int) -> None:

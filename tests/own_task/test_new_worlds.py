@@ -254,21 +254,8 @@ def test_a_number_of_textworld_is_one(
 
 
 WAY = ["go south", "close Box"]
-WORST = [
-    "save",
-    "RESTORE",
-    " restart ",
-    "q",
-    "quit",
-    "undo",
-    "g",
-    "again",
-    "script",
-    "transcript",
-    "verbose",
-    "version",
-]
-WORST += ["superbrief", "notify", "oops", "look\ngo south", "go south. close box", "go south then close box", "", "z"]
+WORST = "save RESTORE q quit undo g again script transcript verbose version superbrief notify oops z".split()
+WORST += [" restart ", "look\ngo south", "go south. close box", "go south then close box", ""]
 
 
 class _House:

@@ -62,11 +62,15 @@ def study_of(folder: Path, **content: Any) -> Path:
         ({"devices": ["0", "1"]}, "devices"),
         ({"methods": "grpo"}, "must be a list"),
         ({"environments": [{"recipe": "webshop_tiny", "averages": {"speed": "v"}}]}, "'speed' is unknown"),
+        ({"methods": ["nobody"]}, "nobody"),
+        ({"methods": [{"method": "skill_grpo", "skills": True}]}, "add the line 'skill_grpo'"),
+        ({"methods": [{"method": "vanilla", "skills": True}]}, "skill_prompt"),
+        ({"settings": {"learning_rat": 1.0}}, "learning_rat"),
     ],
 )
 def test_a_study_that_cannot_run_is_refused_with_the_place(tmp_path: Path, content: dict, message: str) -> None:
     with pytest.raises(StudyError, match=message):
-        read_study(study_of(tmp_path, **content))
+        plan(read_study(study_of(tmp_path, **content)))
 
 
 @pytest.mark.parametrize(
@@ -76,20 +80,6 @@ def test_a_study_that_cannot_be_read_is_named(tmp_path: Path, text: str, message
     (tmp_path / "study.yaml").write_text(text)
     with pytest.raises(StudyError, match=message):
         read_study(tmp_path / "study.yaml")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"methods": ["nobody"]}, "nobody"),
-        ({"methods": [{"method": "skill_grpo", "skills": True}]}, "add the line 'skill_grpo'"),
-        ({"methods": [{"method": "vanilla", "skills": True}]}, "skill_prompt"),
-        ({"settings": {"learning_rat": 1.0}}, "learning_rat"),
-    ],
-)
-def test_names_are_checked_before_anything_runs(tmp_path: Path, content: dict, message: str) -> None:
-    with pytest.raises(StudyError, match=message):
-        plan(read_study(study_of(tmp_path, **content)))
 
 
 # ---------------------------------------------------------------------- planning
