@@ -36,68 +36,57 @@ def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.Capture
     assert apart and float(apart[1]) >= float(apart[2])
 
 
-FAULTS = {
+OF_THE_TASK = {
     "siblings": (
-        "maze.py",
         "self.room, self.exit, self.builders = tuple(start)",
         "self.room, self.exit, self.builders = random.SystemRandom().choice(list(self.towards))",
         "differently",
     ),
     "siblings open": (
-        "maze.py",
         "return Opening(self._shown()",
         "return Opening(str(random.SystemRandom().random())",
         "differently",
     ),
-    "leftovers": ("maze.py", "self.visits = {self.room: 1}", "self.visits = getattr(self, 'visits', {})", "otherwise"),
-    "replay": (
-        "maze.py",
-        "valid = action in self._actions()",
-        "valid = random.SystemRandom().random() < 0.5",
-        "the same actions",
-    ),
+    "leftovers": ("self.visits = {self.room: 1}", "self.visits = getattr(self, 'visits', {})", "otherwise"),
+    "replay": ("valid = action in self._actions()", "valid = random.SystemRandom().random() < 0.5", "the same actions"),
     "type of an observation": (
-        "maze.py",
         "        return Step(\n            seen",
         "        return Step(\n            None",
         "observation",
     ),
-    "type of a reward": ("maze.py", "reward=float(won)", "reward=str(won)", "reward"),
-    "large rewards": ("maze.py", "reward=float(won)", "reward=1000.0 * won", "1000"),
-    "rewards that never differ": ("maze.py", "reward=float(won)", "reward=0.0", "nothing is learnt"),
-    "rewards upside down": ("maze.py", "reward=float(won)", "reward=1.0 - won", "teach to lose"),
-    "an episode that never ends": ("maze.py", "done=won", "done=False", "Step.done"),
-    "an episode that ends at once": ("maze.py", "done=won", "done=True", "first turn"),
-    "a hang": (
-        "maze.py",
-        "        valid = action",
-        "        import time; time.sleep(8)\n        valid = action",
-        "--time_limit",
-    ),
-    "an error": ("maze.py", "valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
+    "type of a reward": ("reward=float(won)", "reward=str(won)", "reward"),
+    "large rewards": ("reward=float(won)", "reward=1000.0 * won", "1000"),
+    "rewards that never differ": ("reward=float(won)", "reward=0.0", "nothing is learnt"),
+    "rewards upside down": ("reward=float(won)", "reward=1.0 - won", "teach to lose"),
+    "an episode that never ends": ("done=won", "done=False", "Step.done"),
+    "an episode that ends at once": ("done=won", "done=True", "first turn"),
+    "a hang": ("        valid = action", "        import time; time.sleep(8)\n        valid = action", "--time_limit"),
+    "an error": ("valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
     "an unknown action that fails": (
-        "maze.py",
         "valid = action in self._actions()",
         "valid = action.split()[1] in MOVES and action in self._actions()",
         "any string",
     ),
-    "an unknown action that counts": ("maze.py", "valid=valid", "valid=True", "counts as valid"),
+    "an unknown action that counts": ("valid=valid", "valid=True", "counts as valid"),
     "an unknown action that wins": (
-        "maze.py",
         "won = self.room == self.exit",
         "won = not valid or self.room == self.exit",
         "give nothing for it",
     ),
-    "won by everybody": ("maze.py", "done=won, won=won", "done=won, won=True", "random play won all"),
-    "won by nobody": ("maze.py", "done=won, won=won", "done=won, won=False", "won none"),
+    "won by everybody": ("done=won, won=won", "done=won, won=True", "random play won all"),
+    "won by nobody": ("done=won, won=won", "done=won, won=False", "won none"),
     "a sum that is paid again": (
-        "maze.py",
         "reward=float(won), done=won",
         "reward=0.5 * (sum(self.visits.values()) - 2 if won else valid), done=won",
         "paid twice",
     ),
-    "an offer that is refused": ("maze.py", "valid=valid", "valid=False", "offered and refused"),
-    "a skill for nobody": ("maze.py", "the maze of the {builders}", "the maze of the masons", "weavers"),
+    "an offer that is refused": ("valid=valid", "valid=False", "offered and refused"),
+    "a skill for nobody": ("the maze of the {builders}", "the maze of the masons", "weavers"),
+    "tasks that are one": ("maze(first + number)", "maze(first)", "tasks are one"),
+    "a panel that is trained on": ("10_000", "0", "trained on"),
+    "names that are one": ("/{split}/{number}", "/{split}", "task_id"),
+}
+FAULTS = {name: ("maze.py", *fault) for name, fault in OF_THE_TASK.items()} | {
     "a bank of something else": ("maze_skills.json", '"environment": "maze"', '"environment": "house"', "house"),
     "a damaged bank": ("maze_skills.json", '"schema"', "schema", "JSON"),
     "no room for a prompt": ("train.py", '"max_prompt_length": 512', '"max_prompt_length": 60', "max_prompt_length=60"),
@@ -115,10 +104,8 @@ FAULTS = {
         "random play's",
     ),
     "a player that does not answer": ("maze_player.py", "<action>", "<act>", "invalid actions"),
-    "tasks that are one": ("maze.py", "maze(first + number)", "maze(first)", "tasks are one"),
-    "a panel that is trained on": ("maze.py", "10_000", "0", "trained on"),
-    "names that are one": ("maze.py", "/{split}/{number}", "/{split}", "task_id"),
 }
+"""Kind of fault -> the file that has it, what is sound there, what is faulty, and a word of the finding."""
 
 
 @pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
