@@ -192,25 +192,28 @@ def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: st
     assert any("not in their prompt" in str(one) for one in report.findings) is found and not report.ruined
 
 
-@pytest.mark.parametrize("thought", ["{'wooden' if 'wooden' in skill else 'iron'}", "a door"])
-def test_a_player_that_does_not_name_what_the_skill_says_is_named(
-    maze: Path, thought: str, capsys: pytest.CaptureFixture[str]
+SEEN = "{environment.door(way)}"
+ALONE, OTHERWISE = "name a word that the skill alone says", "'told' is in"
+
+
+@pytest.mark.parametrize(
+    ("thought", "word", "found"),
+    [
+        ("{'wooden' if 'wooden' in skill else 'iron'}", ALONE, False),
+        ("a door", ALONE, True),
+        (f"{{'told' if skill else 'seen'}} {SEEN}", OTHERWISE, True),
+        (f"{{'seen' if skill else 'seen'}} {SEEN}", OTHERWISE, False),
+    ],
+)
+def test_a_player_that_does_not_name_what_the_skill_says_or_thinks_otherwise_without_it_is_named(
+    maze: Path, thought: str, word: str, found: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bank, player = maze / "maze_skills.json", maze / "maze_player.py"
-    bank.write_text(bank.read_text().replace("The iron doors", "The wooden doors", 1))
-    player.write_text(player.read_text().replace("{environment.door(way)}", thought))
+    if word == ALONE:
+        bank.write_text(bank.read_text().replace("The iron doors", "The wooden doors", 1))
+    player.write_text(player.read_text().replace(SEEN, thought))
     main(["check", "maze", "--episodes", "8"])
-    assert ("name a word that the skill alone says" in capsys.readouterr().out) is (thought == "a door")
-
-
-@pytest.mark.parametrize("other", ["told", "seen"])
-def test_a_player_that_thinks_in_other_words_without_the_skill_is_named(
-    maze: Path, other: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    player, seen = maze / "maze_player.py", "{environment.door(way)}"
-    player.write_text(player.read_text().replace(seen, f"{{'{other}' if skill else 'seen'}} {seen}"))
-    main(["check", "maze", "--episodes", "8"])
-    assert ("'told' is in" in capsys.readouterr().out) is (other == "told")
+    assert (word in capsys.readouterr().out) is found
 
 
 def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> Any:

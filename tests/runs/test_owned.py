@@ -28,7 +28,7 @@ CONFIGURATION = {"method": "grpo"}
 OF_A_RUN = [
     *("log.jsonl", "README.md", "config.json", "recipe.json", "model.safetensors", "tokenizer.json", "results.json"),
     *("run.json", "evaluation_after.json", "trajectories/mine.json", "trajectories/step_000000_rank000.parquet"),
-    *("completions/mine.txt", "checkpoint-3/notes.txt"),
+    *("completions/mine.txt", "checkpoint-3/notes.txt", "checkpoint-3/trainer_state.json", "trajectories"),
 ]
 
 
@@ -41,7 +41,8 @@ def _content(folder: Path) -> dict[str, bytes]:
 def test_a_run_refuses_a_folder_with_a_file_in_its_places(tmp_path: Path, name: str, overwrite: bool) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
-    with pytest.raises(RunFolderError, match="is there, and is not as a run of this folder wrote it.*move it away"):
+    told = "is there, and is not as a run of this folder wrote it.*move it away"
+    with pytest.raises(RunFolderError, match=f"/{name.partition('/')[0]} {told}"):
         RunFolder.claim(tmp_path, CONFIGURATION, overwrite=overwrite)
     assert (tmp_path / name).read_text() == "mine"
 

@@ -372,10 +372,3 @@ def test_a_run_file_of_a_later_version_is_not_gone_on_with(tmp_path: Path) -> No
     write_json(tmp_path / "run.json", read_json(tmp_path / "run.json") | {"schema": 2})
     with pytest.raises(ValueError, match="run.json is of schema 2, of another version"):
         RunFolder.claim(tmp_path, {}, resume=True)
-
-
-def test_a_file_in_the_place_of_the_trajectories_is_named(tmp_path: Path) -> None:
-    (tmp_path / "trajectories").write_text("mine")
-    for overwrite in (False, True):
-        with pytest.raises(ValueError, match="trajectories is there, and is not as a run of this folder wrote it"):
-            RunFolder.claim(tmp_path, {}, overwrite=overwrite)

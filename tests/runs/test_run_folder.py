@@ -110,13 +110,6 @@ def test_a_setting_that_newer_code_brings_does_not_keep_a_run_from_going_on(tmp_
     assert said == ["resumed with changes: self_check None there, True here"]
 
 
-def test_files_of_an_unknown_run_are_not_touched(tmp_path: Path) -> None:
-    _checkpoint(tmp_path, 3)
-    for overwrite in (False, True):
-        with pytest.raises(RunFolderError, match="checkpoint-3 is there, and is not as a run of this folder wrote it"):
-            RunFolder.claim(tmp_path, CONFIGURATION, overwrite=overwrite)
-
-
 def test_what_lies_beyond_the_checkpoint_is_taken_back(tmp_path: Path) -> None:
     run = _run(tmp_path)
     for step in range(4):

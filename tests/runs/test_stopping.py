@@ -62,15 +62,20 @@ def test_what_nohup_ignores_stays_ignored() -> None:
     assert _stopped(signal.SIGHUP, "nohup") == (0, "")
 
 
+def _read_once(code: str) -> tuple[int, str, int]:
+    """Status, errors and lines of a program whose reader leaves after the first line."""
+    shell = f'"{sys.executable}" -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    return done.returncode, done.stderr, done.stdout.count("\n")
+
+
 def test_a_plan_that_nobody_reads_ends_quietly() -> None:
     code = (
         "import sys, alignopsd_trl.commands.cli as cli, alignopsd_trl.commands.launch.recipe as recipe\n"
         "recipe.start = lambda *given, **named: [print('x' * 80) for _ in range(5000)]\n"
         "cli.main(['train', 'webshop_tiny'])"
     )
-    shell = f'"{sys.executable}" -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+    assert _read_once(code) == (0, "", 1)
 
 
 def test_a_run_that_nobody_reads_goes_on_and_says_so_once(tmp_path: Path) -> None:
@@ -81,9 +86,7 @@ def test_a_run_that_nobody_reads_goes_on_and_says_so_once(tmp_path: Path) -> Non
         "    for number in range(5000): print('x' * 80, flush=True)\n"
         f"    pathlib.Path('{tmp_path / 'ended'}').touch()"
     )
-    shell = f'"{sys.executable}" -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "nobody reads it\n") and (tmp_path / "ended").exists()
+    assert _read_once(code)[:2] == (0, "nobody reads it\n") and (tmp_path / "ended").exists()
 
 
 def test_a_run_whose_output_its_task_closes_goes_on_and_says_so_once(capsys: pytest.CaptureFixture) -> None:
