@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.commands.launch.evaluate import command
+from alignopsd_trl.commands.cli import main as alignopsd
 from alignopsd_trl.common.statistics import mean, paired
 
 SHARED = ("checksum", "temperature")
@@ -54,7 +54,7 @@ def play(rows: pd.DataFrame, given: argparse.Namespace) -> Outcomes:
             target = cell / (name + (f"_seed{seed}" if seed else ""))
             if not (target / "results.json").is_file():
                 sampling = ["--temperature", str(temperature), "--seed", str(seed)]
-                command(["--model", str(cell / "run"), *task, *sampling, "--output", str(target)])
+                alignopsd(["evaluate", "--model", str(cell / "run"), *task, *sampling, "--output", str(target)])
             played.append(json.loads((target / "results.json").read_text(encoding="utf-8")))
         found[row["label"]][int(row["seed"])] = pooled(played)
     return dict(found)

@@ -84,10 +84,12 @@ def check_policy(
             f"model={str(folder)!r} holds no tokenizer_config.json, which says how its tokenizer cuts a text; copy the "
             "model again, all files from one place"
         )
-    whole = Path(base_of(name) or folder)
+    base = base_of(name)
+    whole = Path(base or folder)
     if not whole.is_dir():  # the base of an adapter is on the Hub
         return None
-    check_weights(whole)
+    if base:
+        check_weights(whole)
     model = empty_model(whole, trust_remote_code)
     judge(model)
     if saves:

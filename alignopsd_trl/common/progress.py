@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 WIDE = 100  # columns where there is no terminal
 NOW_AND_THEN = 15.0  # seconds between two lines where there is no terminal
@@ -82,6 +82,21 @@ def cut(text: str, width: int) -> str:
 def escaped(text: object) -> str:
     """Returns a text that Markdown shows as it is, on one line: no HTML, no code, no end of a table's cell."""
     return re.sub(r"([\\|`])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
+
+
+def markdown(head: Iterable[object], rows: Iterable[Iterable[object]], figures: bool = False) -> list[str]:
+    """Returns the lines of a table in Markdown; cells are `escaped`. With ``figures`` all columns but the first stand
+    at the right, as they are: their cells may have marks."""
+    head = list(map(escaped, head))
+    rule = ["---", *["---:" if figures else "---"] * (len(head) - 1)]
+    cells = ([escaped(first), *(map(str, rest) if figures else map(escaped, rest))] for first, *rest in rows)
+    return ["| " + " | ".join(row) + " |" for row in [head, rule, *cells]]
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Returns names with their number where one occurs twice."""
+    known = list(names)
+    return [name if known.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(known, 1)]
 
 
 def show_status(text: str) -> None:

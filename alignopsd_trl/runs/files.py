@@ -23,9 +23,6 @@ class RunFile:
     written, and only where the run wrote it as it is, or "stays"."""
 
     patterns: tuple[str, ...]  # its names, as `Path.glob` takes them
-    writer: str  # when it is written, by the first process unless it says more
-    resumed: str  # what a resumed run does with it
-    gone: str  # what its absence means
     overwritten: str = "goes"
     pushed: bool = False  # into the model's repository
     begun: bool = False  # whether it shows that a run got somewhere
@@ -43,22 +40,18 @@ MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "*.jinja", SIZES_FILE),
 )
-_MODEL = RunFile(MODEL_FILES, "the end", "replaced", "not finished", "replaced", True, called="model, tokenizer")
-_OF_SOME_MODELS = RunFile(("added_tokens.json", "*.model", "*.py"), "with them", "replaced", "-", "stays", True)
+_MODEL = RunFile(MODEL_FILES, "replaced", pushed=True, called="model, tokenizer")
+_OF_SOME_MODELS = RunFile(("added_tokens.json", "*.model", "*.py"), "stays", pushed=True)
+_WRITTEN_ANEW = (RUN_FILE, LOG_FILE, TRAJECTORIES, COMPLETIONS, f"{PREFIX}-*/", BEST_FILE)
 FILES = (
-    RunFile((RUN_FILE,), "each session", "read", "refused"),
-    RunFile((LOCK_FILE,), "each session", "taken", "nothing", "stays"),
-    RunFile((LOG_FILE,), "each update", "cut, mended from the checkpoint", "written anew"),
-    RunFile((TRAJECTORIES,), "each round, all processes", "cut, held to the checkpoint's list", "said"),
-    RunFile((COMPLETIONS,), "each update, `log_completions`", "cut", "nothing"),
-    RunFile((f"{PREFIX}-*/",), "`save_steps`, all processes", "the newest whole one is read", "starts again"),
-    RunFile((BEST_FILE,), "each round, `held_out`", "read", "refused"),
-    RunFile(EVALUATIONS, "before and after training", "kept", "played again; said", pushed=True, begun=True),
-    RunFile(_DIALOGUES, "with them", "kept", "nothing", begun=True),
-    RunFile((RESULTS_FILE,), "last", "written anew", "not finished", pushed=True, begun=True),
+    *(RunFile((name,)) for name in _WRITTEN_ANEW),
+    RunFile((LOCK_FILE,), "stays"),
+    RunFile(EVALUATIONS, pushed=True, begun=True),
+    RunFile(_DIALOGUES, begun=True),
+    RunFile((RESULTS_FILE,), pushed=True, begun=True),
     *(_MODEL, _OF_SOME_MODELS),
-    RunFile(("README.md",), "last", "replaced", "nothing", "replaced", True),
-    RunFile(("training_args.bin",), "the end", "replaced", "nothing", "replaced"),
+    RunFile(("README.md",), "replaced", pushed=True),
+    RunFile(("training_args.bin",), "replaced"),
 )
 
 

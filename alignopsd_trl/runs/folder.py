@@ -324,18 +324,15 @@ def _take_away(several: Sequence[Path], take: Callable[[Path], object]) -> None:
 def claim_together(path: str | Path, *given: Any, **options: Any) -> RunFolder:
     """Calls `RunFolder.claim` on rank 0; all ranks return the same folder or raise the same error."""
     from accelerate import PartialState
-    from accelerate.utils import broadcast_object_list
+    from accelerate.utils import broadcast_object_list, gather_object
 
-    run, outcome = None, [None, None]
-    if PartialState().is_main_process:
-        try:
-            run = RunFolder.claim(path, *given, **options)
-            outcome = [(run.id, run.resume, run.sessions), None]
-        except RunFolderError as error:
-            outcome = [None, str(error)]
-    facts, problem = broadcast_object_list(outcome)
-    if problem:
-        raise RunFolderError(problem)
+    from alignopsd_trl.common.process_group import together
+
+    def claim() -> RunFolder | None:
+        return RunFolder.claim(path, *given, **options) if PartialState().is_main_process else None
+
+    run = together(claim, RunFolderError, lambda problem: gather_object([problem]))
+    (facts,) = broadcast_object_list([run and (run.id, run.resume, run.sessions)])
     return run or RunFolder(Path(path), *facts, writes=False)
 
 

@@ -3,6 +3,7 @@ schema is named with what to do, and so is one that is missing among others."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -20,6 +21,13 @@ _MAPPINGS = {*"config recipe success score categories before after encoder skill
 _LISTS = {"history", "outcomes"}
 _OF_A_ROUND = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
 """Settings that make the updates of a round: the product of the first two over the last."""
+
+
+def run_folder(run: str | os.PathLike) -> Path:
+    """Returns a run's folder. Raises `FileNotFoundError` if there is none."""
+    if not Path(run).is_dir():
+        raise FileNotFoundError(f"no run in {run}: it is no folder; give the output_dir of a run")
+    return Path(run)
 
 
 def content_of(folder: Path, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from alignopsd_trl.commands.measure.commands import read_measure
 from alignopsd_trl.commands.measure.kept import decoded
-from alignopsd_trl.commands.measure.setup import Session, environment_preset, prepare
+from alignopsd_trl.commands.measure.setup import MeasureSession, environment_preset, prepare
 from alignopsd_trl.environments.base import Suite, View
 from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -156,7 +156,7 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
         session.player.environments.close()
 
 
-def _views(session: Session, played: Sequence[Trajectory], decided: Mapping[int, Decision]) -> Views:
+def _views(session: MeasureSession, played: Sequence[Trajectory], decided: Mapping[int, Decision]) -> Views:
     batch, teacher = TurnBatch.of(played, session.tokenizer.pad_token_id), session.teacher
     student, rows = session.score(batch), torch.arange(len(batch))
     thoughts = teacher.thoughts(batch)

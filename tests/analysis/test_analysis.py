@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fakes.own_task import fails
 from fakes.recorded import RUNS
 
 pytest.importorskip("matplotlib", reason='pip install "alignopsd-trl[studies]"')
@@ -276,12 +277,8 @@ def test_every_command_writes_figure_and_data(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["spans", str(RUNS / "grpo")])
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and "'credit_span'" in told and "--method align_opsd with --allocation span" in told
-    with pytest.raises(SystemExit):
-        main(["dynamics", "/nowhere"])
-    assert "give the output_dir of a run" in capsys.readouterr().err
+    words = "'credit_span'", "--method align_opsd with --allocation span"
+    fails(["analyse", "spans", str(RUNS / "grpo")], *words, capsys=capsys)
+    fails(["analyse", "dynamics", "/nowhere"], "give the output_dir of a run", capsys=capsys)
     with pytest.raises(ValueError, match="step 9 isn't in aligned; its steps are 0, 1"):
         analysis.temporal(RUNS / "aligned", steps=[9])

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.own_task import fails
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
-from alignopsd_trl.commands import cli
 from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.environments.loading import load
 
@@ -125,10 +125,7 @@ def test_plan_and_train_refuse_it_in_the_same_words(
     flags = [f"--{name}={value}" for name, value in given.items()]
     if "per_device_train_batch_size" in given:
         flags = ["--tasks_per_round", "4000"]
-    with pytest.raises(SystemExit) as end:
-        cli.main(["train", "webshop_tiny", *plan, "--output_dir", str(tmp_path / "run"), *flags])
-    told = capsys.readouterr().err
-    assert end.value.code == 2 and said in told and len(told.splitlines()) == 1
+    fails(["train", "webshop_tiny", *plan, "--output_dir", str(tmp_path / "run"), *flags], said, capsys=capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -159,10 +156,8 @@ def test_weights_that_are_not_in_the_files_are_not_made_up(tmp_path: Path, peft_
 
 
 def test_an_evaluation_makes_no_weights_up_either(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    lacking = _lacking(tmp_path, "model.norm.weight")
-    with pytest.raises(SystemExit) as end:
-        cli.main(["evaluate", "--environment", "webshop_tiny", "--model", str(lacking), "--limit", "1"])
-    assert end.value.code == 2 and "the first model.norm.weight" in capsys.readouterr().err
+    argv = ["evaluate", "--environment", "webshop_tiny", "--limit", "1", "--model"]
+    fails([*argv, str(_lacking(tmp_path, "model.norm.weight"))], "the first model.norm.weight", capsys=capsys)
 
 
 def test_a_whole_model_with_an_adapter_is_taken(tmp_path: Path) -> None:

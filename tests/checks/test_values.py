@@ -150,6 +150,12 @@ def test_a_value_in_another_form_is_converted_once(tmp_path: Path, given: dict[s
         ({"run_name": "a\0b"}, "run_name='a.x00b' has a letter that no file can hold"),
         ({"deepspeed": "x" * 9999}, "File name too long; name a file"),
         ({"vespo_k_pos": -1}, "vespo_k_pos=-1 must not be negative"),
+        ({"generation_kwargs": {"temperature": 0.5}}, r"generation_kwargs\['temperature'\]: set temperature instead"),
+        ({"generation_kwargs": '{"max_new_tokens": 3}'}, "set max_completion_length instead"),
+        ({"generation_kwargs": {"num_beams": 2}}, "a turn is one response that is sampled"),
+        ({"temperature": 1e-300}, "temperature=1e-300 must be 0.001 or more"),
+        ({"eval_temperature": 1e-9}, "eval_temperature=1e-09 must be 0.001 or more"),
+        ({"use_liger_kernel": True}, "set use_liger_kernel=False"),
         ({"include_num_input_tokens_seen": "banana"}, "choose one of 'all', 'non_padding', 'no'"),
     ],
 )

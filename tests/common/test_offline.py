@@ -13,6 +13,7 @@ from fakes.hub import Hub, points_to
 from fakes.tool_classes import TEMPLATES, Counter, as_text, as_tool_calls, counter_rows, script, trainer_of
 from huggingface_hub import constants
 from peft import LoraConfig, PeftConfig, PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.checks.loading import check_weights
 from alignopsd_trl.common import offline
@@ -69,8 +70,6 @@ def test_a_package_index_out_of_reach_is_one_sentence(tmp_path: Path, monkeypatc
 @pytest.fixture(scope="module")
 def policy() -> tuple[Path, Any]:
     """SmolLM2-135M-Instruct and its tokenizer."""
-    from transformers import AutoTokenizer
-
     folder = resolve_model("smollm2")
     return Path(folder), AutoTokenizer.from_pretrained(folder)
 
@@ -79,8 +78,6 @@ class TestSmolLM2:
     pytestmark = real
 
     def test_it_ends_a_message_as_its_template_does_and_knows_what_it_knew(self, policy: tuple[Path, Any]) -> None:
-        from transformers import AutoModelForCausalLM
-
         folder, tokenizer = policy
         check_weights(folder)
         assert len(tokenizer) == 49152 and (tokenizer.eos_token, tokenizer.pad_token) == (offline.END, offline.PADDING)
@@ -96,8 +93,6 @@ class TestSmolLM2:
     def test_calls_in_a_templates_own_form_are_read_and_a_template_without_tools_is_refused(
         self, policy: tuple[Path, Any]
     ) -> None:
-        from transformers import AutoTokenizer
-
         tokenizer: Any = AutoTokenizer.from_pretrained(policy[0])
         with pytest.raises(ValueError, match="format='text'"):
             Reader(tokenizer, native=True)
@@ -122,8 +117,6 @@ class TestSmolLM2:
     def test_an_update_of_align_opsd_with_lora_is_saved_pushed_and_loaded_again(
         self, policy: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
         plans = [[as_text("", [("increment", {"step": step})], f"By {step}."), "done"] for step in (1, 2)]
         trainer = trainer_of(
             policy,

@@ -45,6 +45,19 @@ def made(folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, *
     return trainer
 
 
+def both(folder: Path, server: ScriptedServer, plain: ScriptedServer | None = None, **options: Any) -> tuple[Any, Any]:
+    """Two trainers after the same rounds, played when they are asked for and ahead; ``options`` of the second alone are
+    ``parts``, and where trajectories and evaluations go."""
+    alone = ("parts", "eval_strategy", "eval_steps")
+    shared = {name: value for name, value in options.items() if name not in alone}
+    first = made(folder / "plain", plain or server, ahead=0, **shared)
+    first.train()
+    second = made(folder / "ahead", server, **options)
+    second.train()
+    assert same(first, second)
+    return first, second
+
+
 KNOWN = set[threading.Thread]()
 
 
@@ -134,11 +147,7 @@ def test_tasks_are_known_before_the_data_loader_gives_them(
 def test_the_same_rounds_are_trained_as_without(tmp_path: Path) -> None:
     """Responses of this server depend on prompt and seed alone."""
     with ScriptedServer(acting) as server, ScriptedServer(acting) as other:
-        plain = made(tmp_path / "plain", other, ahead=0, tasks=7)
-        plain.train()
-        ahead = made(tmp_path / "ahead", server, tasks=7, save_trajectories=True)
-        ahead.train()
-        assert same(plain, ahead)
+        plain, ahead = both(tmp_path, server, other, tasks=7, save_trajectories=True)
         assert not other.orders and server.orders == ["/pause?mode=keep", "/resume"] * 2
     assert [update for update, _ in ahead.began] == [0, 1, 2], "the last round plays nothing ahead"
     assert all(tasks == [one for one in tasks[::4] for _ in range(4)] for _, tasks in ahead.began), "whole groups"
@@ -203,43 +212,26 @@ def test_a_resumed_run_trains_the_same_tasks_in_the_same_order(tmp_path: Path) -
 @pytest.mark.full
 @pytest.mark.parametrize("steps", [2, 4])
 def test_rounds_of_several_updates_and_updates_of_several_rounds(tmp_path: Path, steps: int) -> None:
-    parts = {
-        "per_device_train_batch_size": 8 // 2,
-        "steps_per_generation": 2,
-        "gradient_accumulation_steps": steps // 2,
-    }
-    parts = parts if steps == 2 else {"steps_per_generation": 1, "gradient_accumulation_steps": 2}
+    several = {"per_device_train_batch_size": 4, "steps_per_generation": 2, "gradient_accumulation_steps": 1}
+    parts = several if steps == 2 else {"steps_per_generation": 1, "gradient_accumulation_steps": 2}
     with ScriptedServer(acting) as server:
-        plain = made(tmp_path / "plain", server, ahead=0, steps=4, tasks=7, **parts)
-        plain.train()
-        ahead = made(tmp_path / "ahead", server, steps=4, tasks=7, **parts)
-        ahead.train()
-    assert same(plain, ahead)
+        _, ahead = both(tmp_path, server, steps=4, tasks=7, **parts)
     assert [update for update, _ in ahead.began] == ([0, 2] if steps == 2 else [0, 0, 1, 2, 2, 3])
 
 
 @pytest.mark.full
 def test_an_evaluation_and_a_measurement_wait_for_the_environments(tmp_path: Path) -> None:
     with ScriptedServer(acting, lambda body: 0.02) as server:
-        plain = made(tmp_path / "plain", server, ahead=0)
-        plain.train()
         parts = {"eval_dataset": toy_dataset(3), "callbacks": [FidelityCallback(every=1, rollouts=1)]}
-        ahead = made(tmp_path / "ahead", server, parts=parts, eval_strategy="steps", eval_steps=1)
-        ahead.train()
-    assert same(plain, ahead)
+        _, ahead = both(tmp_path, server, parts=parts, eval_strategy="steps", eval_steps=1)
     assert sum("eval_episodes/success" in entry for entry in ahead.state.log_history) == 3
 
 
 @pytest.mark.full
 def test_the_teacher_plays_ahead_too(tmp_path: Path) -> None:
-    options = {"method": "align_opsd", "privileged_siblings": 1, "save_trajectories": True}
     with ScriptedServer(acting) as server:
-        plain = made(tmp_path / "0", server, ahead=0, **options)
-        plain.train()
-        ahead = made(tmp_path / "1", server, **options)
-        ahead.train()
-    assert same(plain, ahead)
-    frame = read_records(tmp_path / "1" / "trajectories").drop_duplicates(["step", "task", "rollout"])
+        both(tmp_path, server, method="align_opsd", privileged_siblings=1, save_trajectories=True)
+    frame = read_records(tmp_path / "ahead" / "trajectories").drop_duplicates(["step", "task", "rollout"])
     assert frame.groupby("step").privileged.sum().tolist() == [2, 2, 2]
 
 

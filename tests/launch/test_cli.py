@@ -6,9 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
+from fakes.own_task import fails
 
 from alignopsd_trl.commands import cli
+from alignopsd_trl.commands.launch.machine import from_file
+from alignopsd_trl.commands.launch.presets import BACKBONES, preset, preset_names
+from alignopsd_trl.results import hub
 
 
 @pytest.mark.parametrize(
@@ -55,26 +60,20 @@ def test_what_it_can_not_do_is_a_message_of_few_lines_and_code_2(
     argv: list[str], said: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(argv)
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and said in told and "Traceback" not in told and told.count("\n") == 1
+    fails(argv, said, capsys=capsys)
 
 
 def test_every_shipped_recipe_is_trained_by_its_short_name(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from alignopsd_trl.commands.launch.presets import BACKBONES, preset, preset_names
-
     scripts = {path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.py")}
     assert scripts <= set(preset_names())
     assert preset("hops_1_5b")["environment"] == "searchqa_hops" and preset("maze_smollm")["environment"] == "maze"
     assert preset("webshop_1_5b")["model_name_or_path"] == BACKBONES["1.5b"].hub_id
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
-    with pytest.raises(SystemExit):  # its script would make the first policy before it plans
-        cli.main(["train", "hops_smollm", "--plan"])
-    assert "there is no policy in outputs/hops_smollm_start yet" in capsys.readouterr().err
+    # its script would make the first policy before it plans
+    fails(["train", "hops_smollm", "--plan"], "there is no policy in outputs/hops_smollm_start yet", capsys=capsys)
 
 
 def test_shipped_files_are_there(capsys: pytest.CaptureFixture) -> None:
@@ -116,9 +115,7 @@ def test_traceback_shows_where_an_error_comes_from(argv: list[str], monkeypatch:
         cli.main()
 
 
-def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    from alignopsd_trl.commands.launch.machine import from_file
-
+def test_a_plan_takes_a_shipped_file_by_its_name() -> None:
     assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
     with pytest.raises(ValueError, match="plan_for=fsdp9: No such file.* alignopsd --files lists"):
         from_file("fsdp9")
@@ -137,10 +134,6 @@ def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:
 def test_a_push_without_token_or_network_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import huggingface_hub
-
-    from alignopsd_trl.results import hub
-
     (tmp_path / "a.txt").write_text("a")
     monkeypatch.setattr(hub, "get_token", lambda: None)
     nowhere = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")

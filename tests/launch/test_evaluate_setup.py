@@ -65,17 +65,15 @@ def test_an_argument_that_would_not_be_read_is_refused(
     assert end.value.code == 2 and message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("template", [DROPS, REVERSES])
-def test_a_template_that_does_not_show_the_prompt_is_refused(template: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("template", [DROPS, REVERSES, None], ids=["drops", "reverses", "no tokenizer_config"])
+def test_a_policy_whose_prompts_would_be_other_ones_is_refused(template: str | None, tmp_path: Path) -> None:
     shutil.copytree(SHIPPED_MODELS["tiny"], tmp_path / "model")
-    (tmp_path / "model" / "chat_template.jinja").write_text(template)
-    assert "drops or cuts the text of the user's message" in _refused(["--model", str(tmp_path / "model")])
-
-
-def test_a_folder_that_lost_how_its_tokenizer_cuts_a_text_is_refused(tmp_path: Path) -> None:
-    shutil.copytree(SHIPPED_MODELS["tiny"], tmp_path / "model")
-    (tmp_path / "model" / "tokenizer_config.json").unlink()
-    assert "holds no tokenizer_config.json" in _refused(["--model", str(tmp_path / "model")])
+    if template is None:
+        (tmp_path / "model" / "tokenizer_config.json").unlink()
+    else:
+        (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    told = "drops or cuts the text of the user's message" if template else "holds no tokenizer_config.json"
+    assert told in _refused(["--model", str(tmp_path / "model")])
 
 
 def test_actions_that_are_nearly_all_invalid_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,25 @@ def _weights(trainer: Any) -> dict[str, torch.Tensor]:
     return {name: one.detach().clone() for name, one in trainer.model.named_parameters()}
 
 
+def _trained(folder: Path, found: Any, monkeypatch: Any, resume: bool = False, **options: Any) -> tuple[Any, list[Any]]:
+    """A trainer that has trained with 16 held-out tasks, whose metrics are those that are ``found``, one after another;
+    and the weights that they are of."""
+    trainer, told, seen = make_trainer(folder, **options), iter(found), list[Any]()
+
+    def metrics(*given: Any) -> dict[str, float]:
+        seen.append(_weights(trainer))
+        return next(told)
+
+    monkeypatch.setattr(trainer.panels, "metrics", metrics)
+    trainer.add_callback(KeepBest(trainer, [{"task_id": f"held/{number}"} for number in range(16)]))
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, seen
+
+
+def _equal(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
+    return all(one.equal(others[name]) for name, one in some.items())
+
+
 CHANCE, MORE = (0.5, 0.65, 0.67), (0.5, 0.65, 0.68)  # of 16 tasks; one standard error is 0.171 above 0.5
 
 
@@ -39,33 +58,21 @@ CHANCE, MORE = (0.5, 0.65, 0.67), (0.5, 0.65, 0.68)  # of 16 tasks; one standard
 def test_the_best_weights_stay(
     won: tuple[float, ...], kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    trainer = make_trainer(tmp_path, max_steps=2)
-    seen, told = [], iter(won)
-
-    def metrics(*given: Any) -> dict[str, float]:
-        seen.append(_weights(trainer))
-        return {"success_or_score": next(told)}
-
-    monkeypatch.setattr(trainer.panels, "metrics", metrics)
-    trainer.add_callback(KeepBest(trainer, [{"task_id": f"held/{number}"} for number in range(16)]))
-    trainer.train()
-    assert len(seen) == 3 and any(not one.equal(seen[0][name]) for name, one in seen[2].items())
-    assert all(one.equal(seen[kept][name]) for name, one in _weights(trainer).items())
-    assert all(
-        one.equal(seen[kept][name]) for name, one in load_file(Path(trainer.args.output_dir) / BEST_FILE).items()
-    )
+    trainer, seen = _trained(tmp_path, [{"success_or_score": one} for one in won], monkeypatch, max_steps=2)
+    assert len(seen) == 3 and not _equal(seen[2], seen[0])
+    assert _equal(_weights(trainer), seen[kept])
+    assert _equal(load_file(Path(trainer.args.output_dir) / BEST_FILE), seen[kept])
     assert re.search(rf"the weights of update {kept} stay: {100 * won[kept]:.1f} ", capsys.readouterr().out)
 
 
 def test_a_resumed_run_still_has_the_best_weights(tmp_path: Path, monkeypatch: Any) -> None:
     seen = []
     for updates, won in ((1, (0.1, 0.9)), (2, (0.2,))):
-        trainer, told = make_trainer(tmp_path, max_steps=updates, save_strategy="steps", save_steps=1), iter(won)
-        monkeypatch.setattr(trainer.panels, "metrics", lambda *_, told=told: {"success_or_score": next(told)})
-        trainer.add_callback(KeepBest(trainer, [{"task_id": "held/0"}]))
-        trainer.train(resume_from_checkpoint=updates > 1)
+        found = [{"success_or_score": one} for one in won]
+        options = {"max_steps": updates, "save_strategy": "steps", "save_steps": 1}
+        trainer, _ = _trained(tmp_path, found, monkeypatch, resume=updates > 1, **options)
         seen.append(_weights(trainer))
-    assert trainer.state.global_step == 2 and all(one.equal(seen[0][name]) for name, one in seen[1].items())
+    assert trainer.state.global_step == 2 and _equal(seen[1], seen[0])
 
 
 def test_held_out_tasks_are_not_trained_on(tmp_path: Path) -> None:
@@ -86,20 +93,12 @@ SCORES = ((-5.0, 4.0), (-4.4, 4.0), (-3.0, 4.0))  # mean and variance of 16 task
 def test_scores_are_compared_as_they_are_where_success_is_unknown(
     found: Any, kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    trainer, told, seen = make_trainer(tmp_path, max_steps=2), iter(found), []
-
-    def metrics(*given: Any) -> dict[str, float]:
-        seen.append(_weights(trainer))
-        mean, variance = next(told)
-        return {BEST: mean, VARIANCE: variance, "episodes/score": mean}
-
-    monkeypatch.setattr(trainer.panels, "metrics", metrics)
-    trainer.add_callback(KeepBest(trainer, [{"task_id": f"held/{number}"} for number in range(16)]))
-    trainer.train()
+    told = [{BEST: mean, VARIANCE: variance, "episodes/score": mean} for mean, variance in found]
+    trainer, seen = _trained(tmp_path, told, monkeypatch, max_steps=2)
     said = capsys.readouterr().out
     assert f"held out: a mean score of {found[1][0]:g} after 1 updates, success unknown" in said
     assert f"the weights of update {kept} stay: a mean score of {found[kept][0]:g} of 16 held-out tasks" in said
-    assert all(one.equal(seen[kept][name]) for name, one in _weights(trainer).items())
+    assert _equal(_weights(trainer), seen[kept])
 
 
 class Unsure(ToyEnvironment):
@@ -121,22 +120,17 @@ def test_the_variance_of_a_score_is_that_of_the_episodes(tmp_path: Path) -> None
 
 
 def test_nothing_known_ends_the_run(tmp_path: Path, monkeypatch: Any) -> None:
-    trainer = make_trainer(tmp_path, max_steps=1)
-    monkeypatch.setattr(trainer.panels, "metrics", lambda *_: {})
-    trainer.add_callback(KeepBest(trainer, [{"task_id": "held/0"}]))
     with pytest.raises(RunStopped, match="neither success nor score of its tasks is known; leave it out"):
-        trainer.train()
+        _trained(tmp_path, [{}], monkeypatch, max_steps=1)
 
 
 @pytest.mark.full
 def test_a_resumed_run_does_not_go_on_without_the_best_weights(tmp_path: Path, monkeypatch: Any) -> None:
-    def session(updates: int, won: tuple[float, ...]) -> Any:
-        trainer, told = make_trainer(tmp_path, max_steps=updates, save_strategy="steps", save_steps=1), iter(won)
-        monkeypatch.setattr(trainer.panels, "metrics", lambda *_: {BEST: next(told)})
-        trainer.add_callback(KeepBest(trainer, [{"task_id": "held/0"}]))
-        return trainer
+    def session(updates: int, won: tuple[float, ...], resume: bool = False) -> Any:
+        options = {"max_steps": updates, "save_strategy": "steps", "save_steps": 1}
+        return _trained(tmp_path, [{BEST: one} for one in won], monkeypatch, resume, **options)[0]
 
-    session(1, (1.0, 0.5)).train()
+    session(1, (1.0, 0.5))
     file = tmp_path / BEST_FILE
     whole = file.read_bytes()
     with safe_open(file, "pt") as kept:
@@ -145,7 +139,7 @@ def test_a_resumed_run_does_not_go_on_without_the_best_weights(tmp_path: Path, m
 
     def fails(what: str) -> None:
         with pytest.raises(RunFolderError, match=f"{BEST_FILE} {what}.*; bring it back, or overwrite_output_dir"):
-            session(2, (0.75,)).train(resume_from_checkpoint=True)
+            session(2, (0.75,), resume=True)
 
     file.unlink()
     fails("is gone, which held the best weights")
@@ -160,6 +154,4 @@ def test_a_resumed_run_does_not_go_on_without_the_best_weights(tmp_path: Path, m
         save_file(spoilt, file, about)
         fails(what)
     file.write_bytes(whole)
-    last = session(2, (0.75,))
-    last.train(resume_from_checkpoint=True)
-    assert all(one.equal(weights[name]) for name, one in _weights(last).items()), "those of update 0 won all"
+    assert _equal(_weights(session(2, (0.75,), resume=True)), weights), "those of update 0 won all"

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from accelerate.commands.config.config_args import load_config_from_file
 
 from alignopsd_trl.commands.launch.machine import Launch, from_file, launched, processes_of
 
@@ -28,8 +29,6 @@ def test_all_shipped_configurations_are_read() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_configuration_is_read_as_accelerate_reads_it(name: str) -> None:
     """The launcher's own parser accepts the file, and sets the variables that make the same launch."""
-    from accelerate.commands.config.config_args import load_config_from_file
-
     read, config = from_file(CONFIGS / name), load_config_from_file(str(CONFIGS / name))
     assert read == SHIPPED[name]
     assert (read.processes, read.nodes) == (config.num_processes, config.num_machines)
@@ -68,19 +67,7 @@ def test_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
         (["accelerate", "launch", "--num_processes", "4", "-m", "cell"], 4),
         (["torchrun", "--nproc_per_node=2", "-m", "cell"], 2),
         (["accelerate", "launch", "--config_file", str(CONFIGS / "fsdp2_nodes.yaml"), "-m", "cell"], 8),
-        (
-            [
-                "accelerate",
-                "launch",
-                "--config_file",
-                str(CONFIGS / "fsdp2.yaml"),
-                "--num_processes",
-                "4",
-                "-m",
-                "cell",
-            ],
-            4,
-        ),
+        (["accelerate", "launch", "--config_file", str(CONFIGS / "fsdp2.yaml"), "--num_processes", "4", "cell"], 4),
     ],
 )
 def test_processes_of_a_launcher_share_the_cores(launcher: list[str], processes: int) -> None:

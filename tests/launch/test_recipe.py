@@ -60,21 +60,9 @@ def test_paper_preset_has_the_papers_tables(tmp_path: Path) -> None:
     rectification = {"similarity_threshold": 0.8, "max_sources": 3, "aggregation_temperature": 0.1, "alpha_max": 0.8}
     credit = {"profile_temperature": 0.1, "boundary_quantile": 0.8, "boundary_min": 0.01, "boundary_max": 0.1}
     credit |= {"min_span": 2, "max_span": 8, "credit_temperature": 0.5, "credit_mixing": 0.5, "density_cap": 4.0}
-    protocol = {
-        "max_steps": 150,
-        "steps_per_generation": 1,
-        "generation_batch_size": 128,
-        "num_generations": 8,
-        "max_prompt_length": 4096,
-    }
-    protocol |= {
-        "valid_profiles": "eligible",
-        "group_statistics": "trajectory",
-        "max_completion_length": 512,
-        "max_turns": 15,
-        "temperature": 1.0,
-        "eval_temperature": 0.4,
-    }
+    protocol = {"max_steps": 150, "steps_per_generation": 1, "generation_batch_size": 128, "num_generations": 8}
+    protocol |= {"max_prompt_length": 4096, "max_completion_length": 512, "max_turns": 15, "temperature": 1.0}
+    protocol |= {"eval_temperature": 0.4, "valid_profiles": "eligible", "group_statistics": "trajectory"}
     for name, value in (rectification | credit | protocol | {"auxiliary_loss": "none", "delta": None}).items():
         assert getattr(config, name) == value, name
     assert config.top_k == 0, "sampling is not truncated"
@@ -106,26 +94,37 @@ def test_a_laptops_recipe_keeps_the_profiles_of_the_results_on_record(tmp_path: 
         assert preset(name)["valid_profiles"] == "matched"
 
 
+RELEASED = {"steps_per_generation": 16, "max_steps": 150 * 16}
+OPSD = ["--method", "opsd"]  # which alone has no reference, but in the published form
+
+
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "flags", "expected"),
     [
-        (
-            "webshop_3b",
-            {"valid_profiles": "matched", "credit_temperature": 0.2, "max_sources": 3, "action_filter": "webshop"},
+        *(
+            (name, ["--preset", "released"], RELEASED | expected)
+            for name, expected in {
+                "webshop_3b": {"valid_profiles": "matched", "credit_temperature": 0.2, "max_sources": 3}
+                | {"action_filter": "webshop"},
+                "webshop_7b": {"max_sources": 2, "action_filter": "none", "invalid_action_penalty": 0.1, "delta": 3.0},
+                "alfworld_3b": {"similarity_threshold": 0.65, "auxiliary_loss": "sdar", "max_sources": 2}
+                | {"max_turns": 50},
+                "searchqa_3b": {"aggregation": "log_mean", "alpha_max": 0.2, "group_statistics": "trajectory"}
+                | {"eval_temperature": 0.001},
+            }.items()
         ),
-        ("webshop_7b", {"max_sources": 2, "action_filter": "none", "invalid_action_penalty": 0.1, "delta": 3.0}),
-        ("alfworld_3b", {"similarity_threshold": 0.65, "auxiliary_loss": "sdar", "max_sources": 2, "max_turns": 50}),
-        (
-            "searchqa_3b",
-            {"aggregation": "log_mean", "alpha_max": 0.2, "group_statistics": "trajectory", "eval_temperature": 0.001},
-        ),
+        ("webshop_3b", OPSD, {"beta": 0.0}),
+        ("webshop_3b", [*OPSD, "--method_options", '{"form": "gated"}'], {"beta": 0.01}),
+        ("webshop_3b", [*OPSD, "--beta", "0.5"], {"beta": 0.5}),
+        ("webshop_3b", ["--method", "grpo"], {"beta": 0.01}),
+        ("webshop_tiny", ["--max_steps", "20"], {"max_steps": 20}),
     ],
 )
-def test_released_preset_has_the_launchers_settings(tmp_path: Path, name: str, expected: dict) -> None:
-    _, config, _ = parse(name, [*CPU, "--preset", "released", "--output_dir", str(tmp_path)])
-    for field, value in expected.items():
-        assert getattr(config, field) == value, field
-    assert config.steps_per_generation == 16 and config.max_steps == 150 * 16
+def test_a_preset_has_the_settings_of_its_kind_and_its_method(
+    tmp_path: Path, name: str, flags: list[str], expected: dict[str, Any]
+) -> None:
+    _, config, _ = parse(name, [*CPU, *flags, "--output_dir", str(tmp_path)])
+    assert {field: getattr(config, field) for field in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["webshop_7b", "alfworld_3b", "searchqa_7b", "webshop_tiny"])
@@ -190,28 +189,12 @@ def test_a_step_has_about_the_launchers_rows(
     assert optimiser_steps(rows, tasks, 8, turns, processes) == steps
 
 
-@pytest.mark.parametrize(
-    ("flags", "beta"),
-    [
-        (["--method", "opsd"], 0.0),
-        (["--method", "opsd", "--method_options", '{"form": "gated"}'], 0.01),
-        (["--method", "opsd", "--beta", "0.5"], 0.5),
-        (["--method", "grpo"], 0.01),
-    ],
-)
-def test_opsd_alone_has_no_reference_but_in_the_published_form(tmp_path: Path, flags: list[str], beta: float) -> None:
-    _, config, _ = parse("webshop_3b", [*CPU, *flags, "--output_dir", str(tmp_path)])
-    assert config.beta == beta
-
-
 def test_flags_override_yaml_and_yaml_overrides_the_preset(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("learning_rate: 0.5\ntop_p: 0.9\ntasks_per_round: 4\nrounds: 7\n")
     argv = ["--config", str(tmp_path / "run.yaml"), "--learning_rate", "0.25", "--method", "grpo"]
     _, config, _ = parse("webshop_tiny", [*argv, "--output_dir", str(tmp_path)])
     assert (config.learning_rate, config.top_p, config.method) == (0.25, 0.9, "grpo")
     assert config.generation_batch_size == 32 and config.max_steps == 7
-    _, explicit, _ = parse("webshop_tiny", ["--max_steps", "20", "--output_dir", str(tmp_path)])
-    assert explicit.max_steps == 20
 
 
 def test_round_is_spread_over_processes_or_refused_with_numbers_that_work() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import corridor
+from fakes.own_task import fails
 from fakes.toy import build_tokenizer
 
 from alignopsd_trl.commands import cli
@@ -124,17 +125,10 @@ def test_the_command_leaves_a_page_json_and_a_table(
     assert {one["skill"] for one in found["skills"]} == {WHOLE, "maze-g01", "maze-t01", "maze-t02"}
 
 
-def ends(argv: list[str], capsys: pytest.CaptureFixture) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["measure", *argv])
-    assert stopped.value.code == 2
-    return capsys.readouterr().err
-
-
 def test_what_can_not_be_checked_is_refused(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     empty = tmp_path / "empty.json"
     empty.write_text(json.dumps(maze_bank([])))
     for bank, said in (("no_bank", "no_bank' is unknown"), (str(empty), "field 'skills' is []")):
-        assert said in ends(measured(policy, "--skill_bank", bank), capsys)
-    assert "must be 3 or more" in ends(measured(policy, "--tasks", "1"), capsys)
-    assert "no folder" in ends(["--each_skill", "--model", "/no/such", "--environment", "x"], capsys)
+        fails(["measure", *measured(policy, "--skill_bank", bank)], said, capsys=capsys, lines=9)
+    fails(["measure", *measured(policy, "--tasks", "1")], "must be 3 or more", capsys=capsys)
+    fails("measure --each_skill --model /no/such --environment x".split(), "no folder", capsys=capsys)

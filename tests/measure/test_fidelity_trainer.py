@@ -14,10 +14,12 @@ import pandas as pd
 import pytest
 import torch
 from fakes import corridor
+from fakes.own_task import fails
 from fakes.trainers import make_trainer
+from transformers import AutoModelForCausalLM
 
+from alignopsd_trl.commands.cli import main as alignopsd
 from alignopsd_trl.commands.measure import measurement
-from alignopsd_trl.commands.measure.commands import measure as command
 from alignopsd_trl.commands.measure.commands import run_measure as main
 from alignopsd_trl.commands.measure.training import FidelityCallback
 from alignopsd_trl.commands.measure.variants import CachedTeacher, read_vary
@@ -250,24 +252,17 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--enough", "7"], "--enough 7 must lie above 0 and be 1 at most"),
         (["--enough", "-1"], "--enough -1 must lie above 0"),
     ):
-        with pytest.raises(SystemExit) as end:
-            command([*flags, "--output", str(tmp_path / "_".join(more).replace("/", "")), *more])
-        said = capsys.readouterr().err
-        assert end.value.code == 2, more
-        assert re.search(message, said) and "Traceback" not in said, said
+        output = str(tmp_path / "_".join(more).replace("/", ""))
+        said = fails(["measure", *flags, "--output", output, *more], capsys=capsys, lines=9)
+        assert re.search(message, said), said
     (tmp_path / "file").touch()
-    with pytest.raises(SystemExit) as end:
-        command([*flags, "--output", str(tmp_path / "file")])
-    assert end.value.code == 2 and "file is a file; choose another folder" in capsys.readouterr().err
-    command(flags)
-    with pytest.raises(SystemExit) as end:
-        command([*flags, "--seed", "1"])
-    assert end.value.code == 2 and "seed=0, this one has 1; choose another --output" in capsys.readouterr().err
+    flags = ["measure", *flags]
+    fails([*flags, "--output", str(tmp_path / "file")], "file is a file; choose another folder", capsys=capsys)
+    alignopsd(flags)
+    fails([*flags, "--seed", "1"], "seed=0, this one has 1; choose another --output", capsys=capsys, lines=9)
 
 
 def test_scores_are_the_models_own(policy: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_pretrained(policy).eval()
     prompt = Padded(torch.tensor([[0, 5, 6], [7, 8, 9]]), torch.tensor([[0, 1, 1], [1, 1, 1]]))
     response = Padded(torch.tensor([[5, 6], [7, 0]]), torch.tensor([[1, 1], [1, 0]]))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from fakes import corridor
+from fakes.own_task import fails
 
 from alignopsd_trl.commands import cli
 from alignopsd_trl.commands.launch.arguments import parse
@@ -159,9 +160,7 @@ def test_a_written_task_is_tuned_by_its_name_and_trains_with_what_is_advised(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     cli.main(["new", "vault", "--model", "tiny"])
-    with pytest.raises(SystemExit):
-        cli.main(["measure", "vault"])
-    assert "vault/policy' is no folder" in (told := capsys.readouterr().err) and "alignopsd warm_start" in told
+    fails(["measure", "vault"], "vault/policy' is no folder", "alignopsd warm_start", capsys=capsys)
     monkeypatch.chdir(tmp_path / "vault")
     cli.main(["demonstrate", "vault", "--episodes", "6"])
     cli.main(["warm_start", "vault", "--max_steps", "2", "--tasks", "0"])
@@ -198,8 +197,5 @@ def test_bad_input_is_one_line(
     argv: list[str], words: str, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["measure", *argv])
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and words in told and "Traceback" not in told and told.count("\n") <= 3
+    fails(["measure", *argv], words, capsys=capsys, lines=3)
     assert not (tmp_path / "outputs").exists()

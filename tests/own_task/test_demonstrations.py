@@ -9,6 +9,9 @@ from fakes.endpoint import answering
 from fakes.own_task import changed, fails, rows_of
 
 from alignopsd_trl.commands.cli import main
+from alignopsd_trl.commands.own_task.demonstrations import encoded
+from alignopsd_trl.commands.own_task.task import find_task
+from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_tokenizer
 
 
 def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(maze: Path) -> None:
@@ -78,10 +81,6 @@ def test_an_endpoint_that_plays_leaves_demonstrations(maze: Path) -> None:
 
 @pytest.mark.full
 def test_a_warm_start_learns_dialogues_as_the_policy_reads_them(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from alignopsd_trl.commands.own_task.demonstrations import encoded
-    from alignopsd_trl.commands.own_task.task import find_task
-    from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_tokenizer
-
     recipe = (maze / "train.py").read_text()
     options = '**LAPTOP, "history": "conversation", "past_thinking": "keep",'
     (maze / "train.py").write_text(recipe.replace("**LAPTOP,", options))

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from alignopsd_trl.commands.launch.recipe import main as recipe
+from alignopsd_trl.commands.own_task import check_task
+from alignopsd_trl.commands.own_task.first_policy import first_policy
+
 EARLIER = sorted((Path(__file__).parents[1] / "data" / "own_task").glob("train_*.py"))
 
 
@@ -14,9 +18,6 @@ EARLIER = sorted((Path(__file__).parents[1] / "data" / "own_task").glob("train_*
 def test_a_recipe_that_was_written_earlier_is_planned(
     file: Path, maze: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.launch.recipe import main as recipe
-    from alignopsd_trl.commands.own_task.first_policy import first_policy
-
     (maze / "train.py").write_text(file.read_text().replace("my_task", "maze"))
     found = runpy.run_path("train.py")
     assert found["first_policy"] is first_policy and found["main"] is recipe
@@ -25,6 +26,4 @@ def test_a_recipe_that_was_written_earlier_is_planned(
 
 
 def test_earlier_names_are_found_where_they_were(maze: Path) -> None:
-    from alignopsd_trl.commands.own_task import check_task
-
     assert check_task("maze", episodes=2).told()

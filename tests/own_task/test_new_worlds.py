@@ -72,24 +72,38 @@ def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch:
     assert not list(Path("boards").rglob("GuessTheNumber")), "games with a player of their own are not this one's"
 
 
+NO_ADDRESSES = ["nope", "http://", "ftp://host", "http://a b", "http://host:port", "http://h/\n", "//h"]
+NO_ADDRESSES += ['http://h"\nimport os\n"']
+
+
 @pytest.mark.parametrize(
-    "name, words",
+    ("option", "asked", "words"),
     [
-        ("Chess-v0", ["several players"]),
-        ("Pair-v0", ["several players"]),
-        ("Wordle-v0", ["a download", "words"]),
-        ("Debate-v0", ["a judge"]),
-        ("Odd-v0", ["SyntaxError"]),
-        ("Hiden-v0", ["unknown", "Hidden-v0"]),
-        ("Bandit-v0", ["nobody can win", "regret"]),
-        ("Bandit-v0-hard", ["nobody can win", "regret"]),
-        ("FifteenPuzzle-v0", ["nobody can win", "no solution"]),
+        ("textarena", "Chess-v0", ["Chess-v0", "several players"]),
+        ("textarena", "Pair-v0", ["Pair-v0", "several players"]),
+        ("textarena", "Wordle-v0", ["Wordle-v0", "a download", "words"]),
+        ("textarena", "Debate-v0", ["Debate-v0", "a judge"]),
+        ("textarena", "Odd-v0", ["Odd-v0", "SyntaxError"]),
+        ("textarena", "Hiden-v0", ["Hiden-v0", "unknown", "Hidden-v0"]),
+        ("textarena", "Bandit-v0", ["Bandit-v0", "nobody can win", "regret"]),
+        ("textarena", "Bandit-v0-hard", ["Bandit-v0-hard", "nobody can win", "regret"]),
+        ("textarena", "FifteenPuzzle-v0", ["FifteenPuzzle-v0", "nobody can win", "no solution"]),
+        ("gymnasium", "Nope-v0", ["NameNotFound", "MODULE:ID"]),
+        ("scienceworld", "boil", ["Java", "default-jre-headless"]),
+        *(("openenv", address, [repr(address), "http://HOST"]) for address in NO_ADDRESSES),
     ],
 )
-def test_a_game_that_cannot_be_played_is_refused_by_name(
-    arena: None, name: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_world_that_cannot_be_played_is_refused_in_one_sentence(
+    arena: None,
+    option: str,
+    asked: str,
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fails(["new", str(tmp_path / "mine"), "--textarena", name], name, *words, capsys=capsys)
+    monkeypatch.setattr("shutil.which", lambda name: None)  # there is no Java
+    fails(["new", str(tmp_path / "mine"), f"--{option}", asked], *words, capsys=capsys)
     assert not (tmp_path / "mine").exists()
 
 
@@ -163,13 +177,6 @@ def test_a_missing_package_is_named_with_its_command(
     fails(["new", str(tmp_path / "mine"), *option], f"pip install {package}", capsys=capsys)
 
 
-def test_a_missing_java_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    fails(["new", str(tmp_path / "mine"), "--scienceworld", "boil"], "Java", "default-jre-headless", capsys=capsys)
-
-
 def test_a_gymnasium_of_numbers_is_written_and_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,28 +212,6 @@ def test_pictures_want_a_function(
     assert "def seen" not in text and "ACTIONS = ()" in text
 
 
-def test_an_unknown_gymnasium_says_how_ids_are_registered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fails(["new", str(tmp_path / "mine"), "--gymnasium", "Nope-v0"], "NameNotFound", "MODULE:ID", capsys=capsys)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "nope",
-        "http://",
-        "ftp://host",
-        "http://a b",
-        "http://host:port",
-        'http://h"\nimport os\n"',
-        "http://h/\n",
-        "//h",
-    ],
-)
-def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fails(["new", str(tmp_path / "mine"), "--openenv", address], repr(address), "http://HOST", capsys=capsys)
-    assert not (tmp_path / "mine").exists()
-
-
 def test_what_a_user_gives_is_written_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--openenv", "http://my_task:8000/MyTask", "--model", "tiny"])
@@ -254,21 +239,8 @@ def test_a_number_of_textworld_is_one(
 
 
 WAY = ["go south", "close Box"]
-WORST = [
-    "save",
-    "RESTORE",
-    " restart ",
-    "q",
-    "quit",
-    "undo",
-    "g",
-    "again",
-    "script",
-    "transcript",
-    "verbose",
-    "version",
-]
-WORST += ["superbrief", "notify", "oops", "look\ngo south", "go south. close box", "go south then close box", "", "z"]
+WORST = "save RESTORE q quit undo g again script transcript verbose version superbrief notify oops z".split()
+WORST += [" restart ", "look\ngo south", "go south. close box", "go south then close box", ""]
 
 
 class _House:

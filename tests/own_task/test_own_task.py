@@ -18,7 +18,9 @@ from fakes.tool_classes import chat_tokenizer
 from safetensors.torch import load_file
 
 from alignopsd_trl.commands.cli import main
+from alignopsd_trl.commands.own_task import scaffold
 from alignopsd_trl.common.files import replacing
+from alignopsd_trl.environments import load
 
 
 def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:
@@ -26,8 +28,6 @@ def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:
     assert names <= {file.name for file in maze.iterdir()}
     assert not [file for file in maze.iterdir() if "my_task" in file.read_text() or "MyTask" in file.read_text()]
     assert len((maze / "README.md").read_text().splitlines()) <= 10
-    from alignopsd_trl.environments import load
-
     suite = load("maze")
     assert (len(suite.tasks("train")), len(suite.panel("test"))) == (1024, 100)
 
@@ -36,8 +36,6 @@ def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:
 def test_the_written_recipe_starts_from_smollm2_where_its_extra_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], installed: bool
 ) -> None:
-    from alignopsd_trl.commands.own_task import scaffold
-
     monkeypatch.setattr(scaffold, "has_smollm2", lambda: installed)
     monkeypatch.chdir(tmp_path)
     main(["new", "maze"])
@@ -252,9 +250,7 @@ def test_a_folder_with_a_space_is_quoted_in_the_command_to_paste(
 def test_check_refuses_what_it_would_not_read(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["check", "webshop_tiny", *flags])
-    assert end.value.code == 2 and message in capsys.readouterr().err
+    fails(["check", "webshop_tiny", *flags], message, capsys=capsys)
 
 
 @pytest.mark.parametrize("name", mostly_full(["my_maze2", "task", "a__b_", "x", "pass_key"]))

@@ -11,8 +11,18 @@ from typing import Any
 import pytest
 from fakes.own_task import changed, fails
 from fakes.sweeps import mostly_full
+from fakes.toy import ToyEnvironment
 
 from alignopsd_trl.commands.cli import main
+from alignopsd_trl.commands.launch.recipe import main as recipe
+from alignopsd_trl.commands.own_task.check import contest
+from alignopsd_trl.commands.own_task.check.outcomes import paid_twice, told
+from alignopsd_trl.commands.own_task.check.starting import faults
+from alignopsd_trl.commands.own_task.check.task_check import check_task
+from alignopsd_trl.commands.own_task.playing import Answer, play
+from alignopsd_trl.environments.base import Ending, Opening, Step
+from alignopsd_trl.rollout.episode import Episode, no_skills
+from alignopsd_trl.turns import Trajectory, Turn
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,68 +36,57 @@ def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.Capture
     assert apart and float(apart[1]) >= float(apart[2])
 
 
-FAULTS = {
+OF_THE_TASK = {
     "siblings": (
-        "maze.py",
         "self.room, self.exit, self.builders = tuple(start)",
         "self.room, self.exit, self.builders = random.SystemRandom().choice(list(self.towards))",
         "differently",
     ),
     "siblings open": (
-        "maze.py",
         "return Opening(self._shown()",
         "return Opening(str(random.SystemRandom().random())",
         "differently",
     ),
-    "leftovers": ("maze.py", "self.visits = {self.room: 1}", "self.visits = getattr(self, 'visits', {})", "otherwise"),
-    "replay": (
-        "maze.py",
-        "valid = action in self._actions()",
-        "valid = random.SystemRandom().random() < 0.5",
-        "the same actions",
-    ),
+    "leftovers": ("self.visits = {self.room: 1}", "self.visits = getattr(self, 'visits', {})", "otherwise"),
+    "replay": ("valid = action in self._actions()", "valid = random.SystemRandom().random() < 0.5", "the same actions"),
     "type of an observation": (
-        "maze.py",
         "        return Step(\n            seen",
         "        return Step(\n            None",
         "observation",
     ),
-    "type of a reward": ("maze.py", "reward=float(won)", "reward=str(won)", "reward"),
-    "large rewards": ("maze.py", "reward=float(won)", "reward=1000.0 * won", "1000"),
-    "rewards that never differ": ("maze.py", "reward=float(won)", "reward=0.0", "nothing is learnt"),
-    "rewards upside down": ("maze.py", "reward=float(won)", "reward=1.0 - won", "teach to lose"),
-    "an episode that never ends": ("maze.py", "done=won", "done=False", "Step.done"),
-    "an episode that ends at once": ("maze.py", "done=won", "done=True", "first turn"),
-    "a hang": (
-        "maze.py",
-        "        valid = action",
-        "        import time; time.sleep(8)\n        valid = action",
-        "--time_limit",
-    ),
-    "an error": ("maze.py", "valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
+    "type of a reward": ("reward=float(won)", "reward=str(won)", "reward"),
+    "large rewards": ("reward=float(won)", "reward=1000.0 * won", "1000"),
+    "rewards that never differ": ("reward=float(won)", "reward=0.0", "nothing is learnt"),
+    "rewards upside down": ("reward=float(won)", "reward=1.0 - won", "teach to lose"),
+    "an episode that never ends": ("done=won", "done=False", "Step.done"),
+    "an episode that ends at once": ("done=won", "done=True", "first turn"),
+    "a hang": ("        valid = action", "        import time; time.sleep(8)\n        valid = action", "--time_limit"),
+    "an error": ("valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
     "an unknown action that fails": (
-        "maze.py",
         "valid = action in self._actions()",
         "valid = action.split()[1] in MOVES and action in self._actions()",
         "any string",
     ),
-    "an unknown action that counts": ("maze.py", "valid=valid", "valid=True", "counts as valid"),
+    "an unknown action that counts": ("valid=valid", "valid=True", "counts as valid"),
     "an unknown action that wins": (
-        "maze.py",
         "won = self.room == self.exit",
         "won = not valid or self.room == self.exit",
         "give nothing for it",
     ),
-    "won by everybody": ("maze.py", "done=won, won=won", "done=won, won=True", "random play won all"),
-    "won by nobody": ("maze.py", "done=won, won=won", "done=won, won=False", "won none"),
+    "won by everybody": ("done=won, won=won", "done=won, won=True", "random play won all"),
+    "won by nobody": ("done=won, won=won", "done=won, won=False", "won none"),
     "a sum that is paid again": (
-        "maze.py",
         "reward=float(won), done=won",
         "reward=0.5 * (sum(self.visits.values()) - 2 if won else valid), done=won",
         "paid twice",
     ),
-    "an offer that is refused": ("maze.py", "valid=valid", "valid=False", "offered and refused"),
-    "a skill for nobody": ("maze.py", "the maze of the {builders}", "the maze of the masons", "weavers"),
+    "an offer that is refused": ("valid=valid", "valid=False", "offered and refused"),
+    "a skill for nobody": ("the maze of the {builders}", "the maze of the masons", "weavers"),
+    "tasks that are one": ("maze(first + number)", "maze(first)", "tasks are one"),
+    "a panel that is trained on": ("10_000", "0", "trained on"),
+    "names that are one": ("/{split}/{number}", "/{split}", "task_id"),
+}
+FAULTS = {name: ("maze.py", *fault) for name, fault in OF_THE_TASK.items()} | {
     "a bank of something else": ("maze_skills.json", '"environment": "maze"', '"environment": "house"', "house"),
     "a damaged bank": ("maze_skills.json", '"schema"', "schema", "JSON"),
     "no room for a prompt": ("train.py", '"max_prompt_length": 512', '"max_prompt_length": 60', "max_prompt_length=60"),
@@ -105,16 +104,12 @@ FAULTS = {
         "random play's",
     ),
     "a player that does not answer": ("maze_player.py", "<action>", "<act>", "invalid actions"),
-    "tasks that are one": ("maze.py", "maze(first + number)", "maze(first)", "tasks are one"),
-    "a panel that is trained on": ("maze.py", "10_000", "0", "trained on"),
-    "names that are one": ("maze.py", "/{split}/{number}", "/{split}", "task_id"),
 }
+"""Kind of fault -> the file that has it, what is sound there, what is faulty, and a word of the finding."""
 
 
 @pytest.mark.parametrize("fault", mostly_full(FAULTS, quick=6))
 def test_planted_faults_are_found(maze: Path, fault: str) -> None:
-    from alignopsd_trl.commands.own_task.check.task_check import check_task
-
     name, sound, faulty, word = FAULTS[fault]
     text = (maze / name).read_text()
     assert sound in text
@@ -127,8 +122,6 @@ def test_planted_faults_are_found(maze: Path, fault: str) -> None:
 def test_a_recipe_looks_at_its_task_before_it_starts(
     maze: Path, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.launch.recipe import main as recipe
-
     if fault:
         name, sound, faulty, word = FAULTS[fault]
         (maze / name).write_text((maze / name).read_text().replace(sound, faulty))
@@ -170,8 +163,6 @@ def test_check_says_it_by_its_status(maze: Path, capsys: pytest.CaptureFixture[s
 def test_a_check_shows_a_demonstrated_turn_and_what_its_parts_cost(
     maze: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.own_task.check.task_check import check_task
-
     report = check_task("maze", episodes=4)
     tokens = report.tokens
     assert report.answer.startswith("<think>") and "[user]" in report.prompt
@@ -193,8 +184,6 @@ UNSHOWN = {
 
 @pytest.mark.parametrize("kind", UNSHOWN)
 def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: str) -> None:
-    from alignopsd_trl.commands.own_task.check.task_check import check_task
-
     sound, other, found = UNSHOWN[kind]
     secret = "\n\ndef room(environment):\n    return f'room{hash(str(environment.towards))}'\n"
     player = maze / "maze_player.py"
@@ -203,33 +192,32 @@ def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: st
     assert any("not in their prompt" in str(one) for one in report.findings) is found and not report.ruined
 
 
-@pytest.mark.parametrize("thought", ["{'wooden' if 'wooden' in skill else 'iron'}", "a door"])
-def test_a_player_that_does_not_name_what_the_skill_says_is_named(
-    maze: Path, thought: str, capsys: pytest.CaptureFixture[str]
+SEEN = "{environment.door(way)}"
+ALONE, OTHERWISE = "name a word that the skill alone says", "'told' is in"
+
+
+@pytest.mark.parametrize(
+    ("thought", "word", "found"),
+    [
+        ("{'wooden' if 'wooden' in skill else 'iron'}", ALONE, False),
+        ("a door", ALONE, True),
+        (f"{{'told' if skill else 'seen'}} {SEEN}", OTHERWISE, True),
+        (f"{{'seen' if skill else 'seen'}} {SEEN}", OTHERWISE, False),
+    ],
+)
+def test_a_player_that_does_not_name_what_the_skill_says_or_thinks_otherwise_without_it_is_named(
+    maze: Path, thought: str, word: str, found: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bank, player = maze / "maze_skills.json", maze / "maze_player.py"
-    bank.write_text(bank.read_text().replace("The iron doors", "The wooden doors", 1))
-    player.write_text(player.read_text().replace("{environment.door(way)}", thought))
+    if word == ALONE:
+        bank.write_text(bank.read_text().replace("The iron doors", "The wooden doors", 1))
+    player.write_text(player.read_text().replace(SEEN, thought))
     main(["check", "maze", "--episodes", "8"])
-    assert ("name a word that the skill alone says" in capsys.readouterr().out) is (thought == "a door")
-
-
-@pytest.mark.parametrize("other", ["told", "seen"])
-def test_a_player_that_thinks_in_other_words_without_the_skill_is_named(
-    maze: Path, other: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    player, seen = maze / "maze_player.py", "{environment.door(way)}"
-    player.write_text(player.read_text().replace(seen, f"{{'{other}' if skill else 'seen'}} {seen}"))
-    main(["check", "maze", "--episodes", "8"])
-    assert ("'told' is in" in capsys.readouterr().out) is (other == "told")
+    assert (word in capsys.readouterr().out) is found
 
 
 def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> Any:
     """An episode with these rewards, turn by turn."""
-    from alignopsd_trl.environments.base import Ending, Step
-    from alignopsd_trl.rollout.episode import Episode
-    from alignopsd_trl.turns import Trajectory, Turn
-
     episode = Episode(Trajectory({"task_id": "t"}, "t", "0"))
     for number, reward in enumerate(rewards):
         done = number + 1 == len(rewards)
@@ -259,19 +247,11 @@ PAID_ONCE = {
 
 @pytest.mark.parametrize("name", [*PAID_TWICE, *PAID_ONCE])
 def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
-    from alignopsd_trl.commands.own_task.check.outcomes import paid_twice
-
     found = list(paid_twice({**PAID_TWICE, **PAID_ONCE}[name]))
     assert [one.ruins for one in found] == [False] * (name in PAID_TWICE), found
 
 
 def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
-    from fakes.toy import ToyEnvironment
-
-    from alignopsd_trl.commands.own_task.check.outcomes import told
-    from alignopsd_trl.commands.own_task.playing import Answer, play
-    from alignopsd_trl.environments.base import Ending
-
     class PaidLate(ToyEnvironment):
         def finish(self) -> Ending:
             return Ending(reward=0.5, turn_rewards={0: 0.25})
@@ -284,8 +264,6 @@ def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
 
 def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
     """Players that win so often, as long as they are let play."""
-    from alignopsd_trl.commands.own_task.check import contest
-
     draw = random.Random(0)
 
     def play(who: str, some: Any) -> list[Any]:
@@ -307,16 +285,12 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
 def test_players_go_on_until_their_difference_is_known(
     at_random: float, scripted: float, fewest: int, most: int, word: str
 ) -> None:
-    from alignopsd_trl.commands.own_task.check import contest
-
     played = _match({contest.RANDOM: at_random, contest.PLAYER: scripted}, rows=contest.MOST)
     assert fewest <= len(played[contest.PLAYER]) == len(played[contest.RANDOM]) <= most
     assert [word in one.text for one in contest.findings(played)] == [True] * bool(word)
 
 
 def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.commands.own_task.check import contest
-
     monkeypatch.setattr(contest, "SECONDS", 0.0)
     played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
     (said,) = contest.findings(played)
@@ -324,18 +298,12 @@ def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.Monke
 
 
 def test_a_player_that_never_wins_is_wrong() -> None:
-    from alignopsd_trl.commands.own_task.check import contest
-
     played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
     assert [one.ruins for one in contest.findings(played)][0]
 
 
 @pytest.mark.parametrize(("column", "word"), [("category", ""), ("house", "a column category")])
 def test_categories_that_no_row_names_are_named(column: str, word: str) -> None:
-    from alignopsd_trl.commands.own_task.check.starting import faults
-    from alignopsd_trl.environments.base import Opening
-    from alignopsd_trl.rollout.episode import no_skills
-
     rows = [{"task_id": str(number), column: "ab"[number % 2]} for number in range(4)]
     opened = [(row, Opening(row["task_id"], "play", (), category=row[column])) for row in rows]
     assert [word in one.text for one in faults(rows, opened, no_skills)] == [True] * bool(word)

@@ -16,8 +16,26 @@ from typing import Any
 import pytest
 import torch
 from fakes.sweeps import mostly_full
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.commands.cli import main
+from alignopsd_trl.commands.own_task.first_policy import first_policy
+from alignopsd_trl.commands.own_task.options import WarmStartConfig
+from alignopsd_trl.commands.own_task.warm_start import supervised
+from alignopsd_trl.commands.own_task.warm_start import warm_start as made
+from alignopsd_trl.commands.own_task.warm_start.agreement import Agreement, HeldOutTurn, turns_of
+from alignopsd_trl.commands.own_task.warm_start.supervised import (
+    PROMPT_WEIGHT,
+    WARM_UP,
+    WINDOW,
+    SimilarLengths,
+    held_out,
+    loss_of,
+    rate,
+)
+from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
+from alignopsd_trl.commands.own_task.warm_start.warm_start import PLAIN, SKILLED, sample, unread
 
 
 def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,8 +50,6 @@ def test_a_warm_start_is_as_the_recipe_says_unless_flags_differ(maze: Path, caps
 def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
     maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.own_task.first_policy import first_policy
-    from alignopsd_trl.commands.own_task.options import WarmStartConfig
     from alignopsd_trl.commands.own_task.warm_start import warm_start
 
     monkeypatch.setattr(warm_start, "PLAYS", 0.0)
@@ -51,8 +67,6 @@ def test_a_recipe_says_what_its_first_policy_wins_with_and_without_the_skill(
 def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
     maze: Path, recipe: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.own_task.first_policy import first_policy
-    from alignopsd_trl.commands.own_task.options import WarmStartConfig
     from alignopsd_trl.commands.own_task.warm_start import warm_start
 
     monkeypatch.setattr(warm_start, "evaluate", lambda *given, **more: pytest.fail("it was played"))
@@ -66,8 +80,6 @@ def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
 
 
 def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.commands.own_task.warm_start import supervised
-
     def seen(model: Any, tokenizer: Any, rows: Any, folder: Path, config: Any, *more: Any) -> None:
         configs.append(config)
         raise KeyboardInterrupt
@@ -84,8 +96,6 @@ def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, mo
 
 
 def test_a_first_policy_plays_tasks_of_all_categories() -> None:
-    from alignopsd_trl.commands.own_task.warm_start.warm_start import sample
-
     rows = [{"task_id": str(number), "category": "abc"[number % 3]} for number in range(1023)]
     task: Any = SimpleNamespace(name="houses", learnt=lambda: rows)
     assert {row["category"] for row in sample(task).rows} == set("abc")
@@ -99,8 +109,6 @@ WRONG = [(["--roundz", "3"], "--rounds"), (["--distribution_beta", "3"], "lie in
 def test_a_wrong_command_line_is_refused_before_anything_is_played(
     maze: Path, argv: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.own_task.first_policy import first_policy
-
     with pytest.raises(ValueError, match=word):
         first_policy("maze", "made", argv)
     assert "demonstrates" not in capsys.readouterr().out and not (maze / "made").exists()
@@ -109,9 +117,6 @@ def test_a_wrong_command_line_is_refused_before_anything_is_played(
 def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.commands.own_task.first_policy import first_policy
-    from alignopsd_trl.commands.own_task.warm_start import supervised
-
     recipe, learnt = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "hops_smollm.py")), []
 
     def seen(model: Any, tokenizer: Any, rows: Any, *more: Any) -> None:
@@ -129,8 +134,6 @@ def test_a_recipes_first_policy_learns_from_its_own_environment_in_its_own_form(
 
 
 def test_held_out_turns_are_of_other_tasks() -> None:
-    from alignopsd_trl.commands.own_task.warm_start.supervised import held_out
-
     rows = [{"task_id": f"t{number // 3}", "turn": number % 3} for number in range(90)]
     learnt, held = held_out(rows, 128)
     assert not {one["task_id"] for one in learnt} & {one["task_id"] for one in held}
@@ -139,15 +142,11 @@ def test_held_out_turns_are_of_other_tasks() -> None:
 
 
 def test_the_learning_rate_rises_and_falls_over_the_budget() -> None:
-    from alignopsd_trl.commands.own_task.warm_start.supervised import WARM_UP, rate
-
     rates = [rate(share) for share in (0.0, WARM_UP / 2, WARM_UP, 0.5, 1.0, 1.1)]
     assert rates == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0, 0.0], abs=0.01)
 
 
 def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -> None:
-    from alignopsd_trl.commands.own_task.warm_start.supervised import WINDOW, SimilarLengths
-
     torch.manual_seed(0)
     order = list(SimilarLengths(list(range(202)), 4, 4 * WINDOW))
     assert sorted(order) == list(range(202))
@@ -158,8 +157,6 @@ def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -
 
 
 def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
-    from alignopsd_trl.commands.own_task.warm_start.supervised import WINDOW, SimilarLengths
-
     torch.manual_seed(0)
     window = 8 * WINDOW
     kinds = [number % 20 == 0 for number in range(640)]  # the rare ones are the shortest
@@ -172,11 +169,6 @@ def test_each_kind_of_turns_comes_within_a_few_updates() -> None:
 
 @pytest.mark.parametrize("adapters", [False, True])
 def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -> None:
-    from peft import LoraConfig, get_peft_model
-
-    from alignopsd_trl.commands.own_task.warm_start.supervised import PROMPT_WEIGHT, loss_of
-    from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
-
     tokenizer = tiny_tokenizer(["go left , go right"])
     model: Any = tiny_model(tokenizer, 1, 0).eval()
     if adapters:
@@ -192,10 +184,6 @@ def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -
 
 
 def test_an_update_in_several_forwards_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.commands.own_task.options import WarmStartConfig
-    from alignopsd_trl.commands.own_task.warm_start import supervised
-    from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
-
     tokenizer, draw = tiny_tokenizer(["go left , go right"]), random.Random(0)
     told = [{"input_ids": [5, 6, 7] * draw.randint(1, 9) + [8, 9]} for _ in range(17)]
     rows = [one | {"completion_mask": [0] * (len(one["input_ids"]) - 2) + [1, 1]} for one in told]
@@ -228,9 +216,6 @@ def _demonstrated(maze: Path, turns: int) -> None:
 def test_a_warm_start_says_how_far_it_is(
     maze: Path, flags: list[str], updates: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.own_task.warm_start import supervised
-    from alignopsd_trl.commands.own_task.warm_start import warm_start as made
-
     monkeypatch.setattr(supervised, "SAID_EVERY", 0.0)
     monkeypatch.setattr(made, "FEW", 10**6)
     _demonstrated(maze, 20)
@@ -255,10 +240,6 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
-    from alignopsd_trl.commands.own_task.warm_start import supervised
-
     weights = {}
 
     def on_step_end(self: Any, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
@@ -284,9 +265,6 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
 def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
     maze: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.commands.own_task.first_policy import first_policy
-    from alignopsd_trl.commands.own_task.warm_start import supervised
-
     def interrupted(model: Any, tokenizer: Any, rows: Any, folder: Path, *more: Any) -> None:
         (folder / "model.safetensors").touch()
         raise KeyboardInterrupt
@@ -301,18 +279,14 @@ def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
 
 def _turn(right: str, response: str, skilled: bool = False) -> Any:
     """A held-out turn whose words are its tokens; ``right`` has a `+` for each that is predicted."""
-    from alignopsd_trl.commands.own_task.warm_start.agreement import Turn
-
     words: Any = response.split()
-    return Turn(words, [one == "+" for one in right], [0.5] * len(right), skilled)
+    return HeldOutTurn(words, [one == "+" for one in right], [0.5] * len(right), skilled)
 
 
 WORDS = SimpleNamespace(decode=" ".join)
 
 
 def test_agreement_is_told_for_responses_views_and_actions() -> None:
-    from alignopsd_trl.commands.own_task.warm_start.agreement import Agreement
-
     said = "left </think> <action> left"
     turns = [_turn("++++", said), _turn("-+++", said), _turn("+++-", said), _turn("++++", said, skilled=True)]
     assert Agreement(turns, WORDS).told() == (
@@ -322,8 +296,6 @@ def test_agreement_is_told_for_responses_views_and_actions() -> None:
 
 
 def test_turns_are_runs_of_tokens_that_count() -> None:
-    from alignopsd_trl.commands.own_task.warm_start.agreement import turns_of
-
     ids = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]])
     chosen = torch.tensor([[0, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 0]]).bool()
     right = torch.tensor([1, 0, 1, 1, 1]).bool()
@@ -349,8 +321,6 @@ def _toy(turns: int) -> list[dict]:
 def test_a_warm_start_ends_when_the_skill_is_read(
     until: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.commands.own_task.options import WarmStartConfig
-    from alignopsd_trl.commands.own_task.warm_start import supervised
     from alignopsd_trl.commands.own_task.warm_start.warm_start import warm_start
 
     for name in ("EVERY", "REST"):
@@ -378,8 +348,6 @@ def test_a_warm_start_ends_when_the_skill_is_read(
     ],
 )
 def test_a_policy_that_does_not_read_the_skill_is_told_so(alone: float, read: float, player: int, says: bool) -> None:
-    from alignopsd_trl.commands.own_task.warm_start.warm_start import PLAIN, SKILLED, unread
-
     rows = [{"turn": 0, "skilled": False, "won": number < 35} for number in range(100)]
     rows += [{"turn": 0, "skilled": True, "won": number < player} for number in range(100)]
     results: Any = {

@@ -14,11 +14,13 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
+from fakes.own_task import fails
 from fakes.sweeps import mostly_full
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import make_trainer
 
-from alignopsd_trl.commands.launch.evaluate import command, main
+from alignopsd_trl.commands.cli import main as alignopsd
+from alignopsd_trl.commands.launch.evaluate import main
 from alignopsd_trl.environments import Step, Suite, TaskPanel
 from alignopsd_trl.records import turn_records
 from alignopsd_trl.results.play import evaluate
@@ -133,10 +135,8 @@ def test_command_line_writes_result_and_trajectories(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("flag", ["--environment_options", "--chat_template_kwargs"])
 def test_json_that_cannot_be_read_ends_in_a_sentence(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        command(["--model", "tiny", "--environment", "webshop_tiny", flag, "{bad"])
-    assert end.value.code == 2
-    assert f"{flag[2:]}='{{bad' is no JSON" in (said := capsys.readouterr().err) and "write a mapping" in said
+    argv = ["evaluate", "--model", "tiny", "--environment", "webshop_tiny", flag, "{bad"]
+    fails(argv, f"{flag[2:]}='{{bad' is no JSON", "write a mapping", capsys=capsys)
 
 
 def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_failed_episodes_count_as_not_won_and_nothing_played_is_no_number(tmp_pa
 
 def test_a_command_that_could_play_nothing_fails_in_words(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        command("--model tiny --environment webshop_tiny --max_prompt_length 8 --limit 2".split())
+        alignopsd("evaluate --model tiny --environment webshop_tiny --max_prompt_length 8 --limit 2".split())
     told = capfd.readouterr()
     assert end.value.code == 1 and "no episode could be played" in told.err and "%" not in told.out
 

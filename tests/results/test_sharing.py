@@ -7,7 +7,8 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,16 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Points huggingface_hub at a stand-in."""
-    return lambda address: points_to(address, monkeypatch)
+def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[Hub]]:
+    """Opens a stand-in, at which huggingface_hub is pointed."""
+
+    @contextmanager
+    def hub(**options: Any) -> Generator[Hub]:
+        with Hub(**options) as made:
+            points_to(made.endpoint, monkeypatch)
+            yield made
+
+    return hub
 
 
 def card_of(text: str) -> Any:
@@ -170,9 +178,8 @@ def test_the_cards_snippet_and_command_run(skills: bool, capsys: pytest.CaptureF
     assert ("Guidance" in by_snippet or "skill" in by_snippet.lower()) or not skills
 
 
-def test_a_push_is_one_commit_without_trajectories(run: Path, endpoint: Any) -> None:
-    with Hub() as hub:
-        endpoint(hub.endpoint)
+def test_a_push_is_one_commit_without_trajectories(run: Path, opened: Any) -> None:
+    with opened() as hub:
         push_run(run, "somebody/shopper", TOKEN)
     assert hub.commits == {"somebody/shopper": 1}
     paths = {path for _, _, path in hub.files}
@@ -193,9 +200,8 @@ def loaded(hub: Hub, folder: Path, configuration: str) -> Any:
     return load_dataset(str(folder / "pulled"), configuration, split="train", cache_dir=str(folder / "cache"))
 
 
-def test_trajectories_are_a_data_set_with_two_configurations(run: Path, endpoint: Any, tmp_path: Path) -> None:
-    with Hub() as hub:
-        endpoint(hub.endpoint)
+def test_trajectories_are_a_data_set_with_two_configurations(run: Path, opened: Any, tmp_path: Path) -> None:
+    with opened() as hub:
         push_trajectories(run, "somebody/trips", TOKEN)
     turns, episodes = (loaded(hub, tmp_path, name) for name in ("turns", "episodes"))
     assert len(turns) == sum(episodes["turns"]) > len(episodes) > 0
@@ -203,10 +209,12 @@ def test_trajectories_are_a_data_set_with_two_configurations(run: Path, endpoint
 
 
 @pytest.mark.parametrize("fault", ["refused", "broken", "away"])
-def test_a_push_that_fails_costs_nothing(run: Path, endpoint: Any, fault: str, capsys: pytest.CaptureFixture) -> None:
+def test_a_push_that_fails_costs_nothing(
+    run: Path, fault: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with Hub(refuse=fault == "refused", break_off=fault == "broken") as hub:
-        endpoint("http://127.0.0.1:9" if fault == "away" else hub.endpoint)
+        points_to("http://127.0.0.1:9" if fault == "away" else hub.endpoint, monkeypatch)
         with pytest.raises(PushFailed, match=f"push again: alignopsd push {run} somebody/shopper"):
             push_run(run, "somebody/shopper", TOKEN)
         with pytest.raises(SystemExit) as stopped:
@@ -215,19 +223,17 @@ def test_a_push_that_fails_costs_nothing(run: Path, endpoint: Any, fault: str, c
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_a_card_that_was_edited_by_hand_is_pushed_as_it_is(run: Path, endpoint: Any) -> None:
+def test_a_card_that_was_edited_by_hand_is_pushed_as_it_is(run: Path, opened: Any) -> None:
     (run / "README.md").write_text("my own words")
-    with Hub() as hub:
-        endpoint(hub.endpoint)
+    with opened() as hub:
         push_run(run, "somebody/shopper", TOKEN)
     assert hub.files["models", "somebody/shopper", "README.md"] == b"my own words"
 
 
-def test_an_adapter_goes_with_a_base_that_others_can_load(run: Path, endpoint: Any, tmp_path: Path) -> None:
+def test_an_adapter_goes_with_a_base_that_others_can_load(run: Path, opened: Any, tmp_path: Path) -> None:
     config = run / "adapter_config.json"
     config.write_text(json.dumps({"peft_type": "LORA", "r": 4, "base_model_name_or_path": str(tmp_path)}))
-    with Hub() as hub:
-        endpoint(hub.endpoint)
+    with opened() as hub:
         with pytest.raises(PushFailed, match=f"a folder of this machine, {tmp_path}.* --base_model ID"):
             push_run(run, "somebody/shopper", TOKEN)
         assert not hub.files
@@ -245,18 +251,16 @@ def no_token(folder: Path, *others: bytes | str) -> None:
 
 @pytest.mark.full
 def test_a_run_whose_push_is_refused_is_whole_and_pushed_later(
-    tmp_path: Path, endpoint: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, opened: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     where = {"push_to_hub": True, "hub_model_id": "somebody/toy", "trajectories_hub_repo": "somebody/trips"}
     argv = arguments(tmp_path / "run", save_policy(tmp_path / "policy"), rounds=1, save_rounds=1, **where)
-    with Hub(refuse=True) as hub:
-        endpoint(hub.endpoint)
+    with opened(refuse=True) as hub:
         with pytest.raises(PushFailed, match="pushed to 'somebody/toy'(.|\n)*pushed to 'somebody/trips'") as failed:
             recipe("webshop_tiny", [*argv, "--hub_token", TOKEN])
     assert results(tmp_path / "run")["after"]["episodes"] == 4 and (tmp_path / "run" / "checkpoint-1").is_dir()
-    with Hub() as hub:
-        endpoint(hub.endpoint)
+    with opened() as hub:
         cli.main(
             ["push", str(tmp_path / "run"), "somebody/toy", "--trajectories", "somebody/trips", "--licence", "mit"]
         )
@@ -269,10 +273,10 @@ def test_a_run_whose_push_is_refused_is_whole_and_pushed_later(
     no_token(tmp_path, failed.value, told.out, told.err, *hub.files.values())
 
 
-def test_a_push_that_can_not_succeed_is_refused_at_the_start(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_can_not_succeed_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="HF_HUB_OFFLINE is set"):
         recipe("webshop_tiny", ["--push_to_hub"])
-    endpoint("http://127.0.0.1:9")
+    points_to("http://127.0.0.1:9", monkeypatch)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     for asked in (["--trajectories_hub_repo", "me/trips"], ["--push_to_hub", "--seed", "1"], ["--push_to_hub", "True"]):
         with pytest.raises(ValueError, match="no token of the Hub; run hf auth login"):
@@ -280,7 +284,7 @@ def test_a_push_that_can_not_succeed_is_refused_at_the_start(endpoint: Any, monk
 
 
 def test_a_trainer_without_a_recipe_has_a_card_and_one_push(
-    tmp_path: Path, endpoint: Any, capsys: pytest.CaptureFixture
+    tmp_path: Path, opened: Any, capsys: pytest.CaptureFixture
 ) -> None:
     suite = load("tests.fakes.toy_suite", tasks=4, panel=6)
     folder = tmp_path / "run"
@@ -297,12 +301,10 @@ def test_a_trainer_without_a_recipe_has_a_card_and_one_push(
     trainer.train()
     after = trainer.evaluate_panel(panel)
     (folder / "view.html").write_text("stays here")
-    with Hub(refuse=True) as hub:
-        endpoint(hub.endpoint)
+    with opened(refuse=True) as hub:
         with pytest.raises(PushFailed, match=r"push again: trainer\.push_to_hub\(\)"):
             trainer.push_to_hub()
-    with Hub() as hub:
-        endpoint(hub.endpoint)
+    with opened() as hub:
         trainer.push_to_hub(licence="apache-2.0")
     assert hub.commits == {"somebody/run": 1}
     files = {path: content for (_, _, path), content in hub.files.items()}

@@ -40,6 +40,13 @@ def _checkpoint(folder: Path, update: int) -> Path:
     return place
 
 
+def begun(folder: Path, **options: Any) -> RunFolder:
+    """A session of a run that has claimed its folder and given it back."""
+    run = RunFolder.claim(folder, {"method": "grpo"}, **options)
+    run.release()
+    return run
+
+
 def _cuts(whole: bytes, most: int = 200) -> Iterator[bytes]:
     """At every byte of a short file, at the first, the last and many between of a longer one."""
     step = max(len(whole) // most, 1)
@@ -91,7 +98,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 def test_a_resume_names_what_is_damaged_and_goes_on_from_the_last_whole_checkpoint(
     tmp_path: Path, name: str, damaged: str
 ) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    begun(tmp_path)
     for update in (2, 3, 10):
         list_files(_checkpoint(tmp_path, update))
     said: list[str] = []
@@ -100,22 +107,20 @@ def test_a_resume_names_what_is_damaged_and_goes_on_from_the_last_whole_checkpoi
         DAMAGES[damaged](checkpoint / name)
         if name == "files.json" and damaged == "gone":
             return  # as of earlier releases; a file's own form then tells
-        run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
-        run.release()
+        run = begun(tmp_path, resume=True, say=said.append)
         assert run.update == before and any(checkpoint.name in one and name in one for one in said)
         with pytest.raises(RunFolderError, match=name):
-            RunFolder.claim(tmp_path, {"method": "grpo"}, resume=str(checkpoint))
+            begun(tmp_path, resume=str(checkpoint))
     DAMAGES[damaged](tmp_path / "checkpoint-2" / name)
     if name == "trainer_state.json":
         return  # a checkpoint without its mark was not written to its end: the run starts again
     with pytest.raises(RunFolderError, match="no other is whole: overwrite_output_dir=True starts again"):
-        RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True)
+        begun(tmp_path, resume=True)
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
     folder, other = tmp_path / "run", tmp_path / "other"
-    run = RunFolder.claim(folder, {"method": "grpo"})
-    run.release()
+    run = begun(folder)
     for place, of in (
         (_checkpoint(folder, 2), run.id),
         (_checkpoint(folder, 3), "abc"),
@@ -123,16 +128,15 @@ def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
     ):
         write_json(place / "run_state.json", {"run": of})
     said: list[str] = []
-    again = RunFolder.claim(folder, {"method": "grpo"}, resume=True, say=said.append)
-    again.release()
+    again = begun(folder, resume=True, say=said.append)
     assert again.update == 2 and f"checkpoint-3 is of another run (abc; this one is {run.id})" in said[0]
     with pytest.raises(RunFolderError, match="is no checkpoint in output_dir=.*goes on in its own folder"):
-        RunFolder.claim(folder, {"method": "grpo"}, resume=str(other / "checkpoint-4"))
+        begun(folder, resume=str(other / "checkpoint-4"))
 
 
 @pytest.mark.parametrize("resume", [True, "True", None, "checkpoint-2"])
 def test_a_run_whose_settings_are_gone_does_not_go_on(tmp_path: Path, resume: Any) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    begun(tmp_path)
     _checkpoint(tmp_path, 2)
     (tmp_path / "run.json").unlink()
     with pytest.raises(RunFolderError, match="left no run.json, which says with what settings; bring it back"):
@@ -140,8 +144,7 @@ def test_a_run_whose_settings_are_gone_does_not_go_on(tmp_path: Path, resume: An
 
 
 def test_a_file_of_the_user_among_the_records_stays(tmp_path: Path) -> None:
-    run, said = RunFolder.claim(tmp_path, {"method": "grpo"}), []
-    run.release()
+    run, said = begun(tmp_path), []
     mine = [tmp_path / "trajectories" / name for name in ("step_x.parquet", "mine.json", "step_9_of_mine.parquet")]
     for file in (*mine, tmp_path / "trajectories" / "step_000003_round002_rank000.parquet"):
         file.parent.mkdir(exist_ok=True)
@@ -155,18 +158,18 @@ def test_a_file_of_the_user_among_the_records_stays(tmp_path: Path) -> None:
     "content", ["", "garbage", "[]", '{"id": "a"}', '{"id": "a", "configuration": {}, "sessions": [1]}']
 )
 def test_a_folder_that_does_not_say_whose_it_is_is_refused(content: str, tmp_path: Path) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    begun(tmp_path)
     _checkpoint(tmp_path, 2)
     (tmp_path / "run.json").write_text(content)
     for resume in (True, None):
         with pytest.raises(RunFolderError, match=r"run.json is damaged.* or overwrite_output_dir=True removes the run"):
-            RunFolder.claim(tmp_path, {"method": "grpo"}, resume=resume)
-    RunFolder.claim(tmp_path, {"method": "grpo"}, overwrite=True).release()
+            begun(tmp_path, resume=resume)
+    begun(tmp_path, overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.bin"])
 def test_a_checkpoint_of_elsewhere_is_named_before_torch_reads_it(tmp_path: Path, name: str) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    begun(tmp_path)
     for update in (2, 3):
         _checkpoint(tmp_path, update)  # without a list of its files, as a run that was killed before it leaves it
     file, said = tmp_path / "checkpoint-3" / name, list[str]()
@@ -176,12 +179,11 @@ def test_a_checkpoint_of_elsewhere_is_named_before_torch_reads_it(tmp_path: Path
         (lambda: file.write_bytes(b""), f"{file} is no state that torch saved"),
     ):
         spoil()
-        run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
-        run.release()
+        run = begun(tmp_path, resume=True, say=said.append)
         assert run.update == 2 and told in said[-1]
         assert "lists it, as this run writes it last: the checkpoint is of elsewhere; checkpoint-2 is whole" in said[-1]
     with pytest.raises(RunFolderError, match="of elsewhere; checkpoint-2 is whole: resume_from_checkpoint="):
-        RunFolder.claim(tmp_path, {"method": "grpo"}, resume=str(tmp_path / "checkpoint-3"))
+        begun(tmp_path, resume=str(tmp_path / "checkpoint-3"))
 
 
 @pytest.mark.parametrize(
@@ -196,15 +198,14 @@ def test_a_checkpoint_of_elsewhere_is_named_before_torch_reads_it(tmp_path: Path
     ],
 )
 def test_a_checkpoint_without_a_list_is_whole_or_named(tmp_path: Path, name: str, content: Any, told: str) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    begun(tmp_path)
     _checkpoint(tmp_path, 2)
     file, said = _checkpoint(tmp_path, 3) / name, list[str]()
     if content is None:
         file.unlink()
     else:
         file.write_text(content)
-    run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
-    run.release()
+    run = begun(tmp_path, resume=True, say=said.append)
     assert run.update == 2 and "checkpoint-3/" in said[0]
     assert told in said[0] and "checkpoint-2 is whole: the run goes on there" in said[0]
 
@@ -212,31 +213,26 @@ def test_a_checkpoint_without_a_list_is_whole_or_named(tmp_path: Path, name: str
 FOLDERS = ("log.jsonl", "results.json", "held_out_best.weights", "trajectories/step_000002_rank000.parquet")
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_in_a_files_place_is_named_before_the_run_goes_on(tmp_path: Path, name: str) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+@pytest.mark.parametrize("name", [*FOLDERS, "trajectories"])
+def test_a_folder_or_a_broken_link_in_a_files_place_is_named_before_the_run_goes_on(tmp_path: Path, name: str) -> None:
+    begun(tmp_path)
     _checkpoint(tmp_path, 2)
-    (tmp_path / name).mkdir(parents=True)
+    if name in FOLDERS:
+        (tmp_path / name).mkdir(parents=True)
+    else:
+        (tmp_path / name).symlink_to("gone")
     with pytest.raises(RunFolderError, match=f"{name} is there, and is not as a run of this folder wrote it"):
-        RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True)
+        begun(tmp_path, resume=True)
 
 
 def test_names_and_lines_that_only_look_like_the_runs_are_passed_over(tmp_path: Path) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    begun(tmp_path)
     _checkpoint(tmp_path, 2)
     (tmp_path / "checkpoint-²").mkdir()
     (tmp_path / "log.jsonl").write_text("[" * 10**5 + "\n")
-    run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True)
-    run.release()
+    run = begun(tmp_path, resume=True)
     run.forget_after(run.update)
     assert run.update == 2 and (tmp_path / "log.jsonl").read_text() == ""
-
-
-def test_a_broken_link_for_the_trajectories_is_named(tmp_path: Path) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
-    (tmp_path / "trajectories").symlink_to("gone")
-    with pytest.raises(RunFolderError, match="trajectories is there, and is not as a run of this folder wrote it"):
-        RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True)
 
 
 def test_a_random_state_of_numpy_is_no_code(tmp_path: Path) -> None:
@@ -249,18 +245,16 @@ def test_a_random_state_of_numpy_is_no_code(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_was_not_ended_is_mentioned(tmp_path: Path) -> None:
-    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    begun(tmp_path)
     for update in (2, 10):
         _checkpoint(tmp_path, update)
     state, said = tmp_path / "checkpoint-10" / "trainer_state.json", []
     for part in _cuts(state.read_bytes().rstrip()):
         state.write_bytes(part)
-        run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
-        run.release()
+        run = begun(tmp_path, resume=True, say=said.append)
         assert run.update == 2 and said.pop().startswith("checkpoint-10 was not written to its end")
     (tmp_path / "checkpoint-2" / "trainer_state.json").unlink()
-    run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
-    run.release()
+    run = begun(tmp_path, resume=True, say=said.append)
     assert run.update == 0 and said.pop().endswith("no other is whole: the run starts again")
 
 

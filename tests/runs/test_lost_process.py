@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.toy import build_model, build_tokenizer
 
 pytestmark = pytest.mark.full
 
@@ -21,8 +22,6 @@ TIMEOUT = 15
 
 
 def test_the_other_process_ends(tmp_path: Path) -> None:
-    from fakes.toy import build_model, build_tokenizer
-
     build_model(build_tokenizer()).save_pretrained(tmp_path / "policy")
     with socket.socket() as free:
         free.bind(("", 0))

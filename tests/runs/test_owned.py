@@ -10,15 +10,16 @@ from typing import Any
 import matplotlib.figure
 import pandas as pd
 import pytest
+from fakes.own_task import fails
 from fakes.recorded import RUNS
 
-from alignopsd_trl.commands.analysis.drawing import Finding
-from alignopsd_trl.commands.cli import main
+from alignopsd_trl.commands.analysis.drawing import AnalysisResult
 from alignopsd_trl.commands.own_task.demonstrations import write_demonstrations
 from alignopsd_trl.commands.own_task.options import WarmStartConfig
 from alignopsd_trl.commands.own_task.warm_start.warm_start import warm_start
 from alignopsd_trl.commands.viewer import view_run
 from alignopsd_trl.common.files import write_json
+from alignopsd_trl.common.models import resolve_model
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.owned import NOTES, NotOurs, begin, foreign, note, owned
 from alignopsd_trl.runs.state import RunFolderError, list_files
@@ -27,7 +28,7 @@ CONFIGURATION = {"method": "grpo"}
 OF_A_RUN = [
     *("log.jsonl", "README.md", "config.json", "recipe.json", "model.safetensors", "tokenizer.json", "results.json"),
     *("run.json", "evaluation_after.json", "trajectories/mine.json", "trajectories/step_000000_rank000.parquet"),
-    *("completions/mine.txt", "checkpoint-3/notes.txt"),
+    *("completions/mine.txt", "checkpoint-3/notes.txt", "checkpoint-3/trainer_state.json", "trajectories"),
 ]
 
 
@@ -40,7 +41,8 @@ def _content(folder: Path) -> dict[str, bytes]:
 def test_a_run_refuses_a_folder_with_a_file_in_its_places(tmp_path: Path, name: str, overwrite: bool) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
-    with pytest.raises(RunFolderError, match="is there, and is not as a run of this folder wrote it.*move it away"):
+    told = "is there, and is not as a run of this folder wrote it.*move it away"
+    with pytest.raises(RunFolderError, match=f"/{name.partition('/')[0]} {told}"):
         RunFolder.claim(tmp_path, CONFIGURATION, overwrite=overwrite)
     assert (tmp_path / name).read_text() == "mine"
 
@@ -102,7 +104,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "view": ("view.html", lambda place: view_run(RUNS / "finished").save(place / "view.html")),
     "analyse": (
         "x_t.csv",
-        lambda place: Finding("x", {}, {"t": pd.DataFrame({"a": [1]})}, matplotlib.figure.Figure()).save(place),
+        lambda place: AnalysisResult("x", {}, {"t": pd.DataFrame({"a": [1]})}, matplotlib.figure.Figure()).save(place),
     ),
 }
 
@@ -150,22 +152,17 @@ def test_commands_refuse_before_they_begin(
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     where = "--output_dir" if argv[0] == "train" else "--output"
-    with pytest.raises(SystemExit) as ended:
-        monkeypatch.setattr("sys.argv", ["alignopsd", *argv, where, str(tmp_path)])
-        main()
-    assert ended.value.code == 2 and f"{name} is there" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [])
+    fails([*argv, where, str(tmp_path)], f"{name} is there", capsys=capsys)
     assert _content(tmp_path) == {name: b"mine"}
 
 
 def test_a_run_does_not_write_over_the_model_that_it_starts_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.common.models import resolve_model
-
     shutil.copytree(resolve_model("tiny"), tmp_path / "checkpoint-3")
     for output in (tmp_path, tmp_path / "checkpoint-3"):
-        argv = ["alignopsd", "train", "webshop_tiny", "--model", str(tmp_path / "checkpoint-3"), "--plan"]
-        monkeypatch.setattr("sys.argv", [*argv, "--output_dir", str(output), "--overwrite_output_dir", "True"])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 2 and "holds the model that the run starts from" in capsys.readouterr().err
+        monkeypatch.setattr("sys.argv", [])
+        argv = ["train", "webshop_tiny", "--model", str(tmp_path / "checkpoint-3"), "--plan", "--output_dir"]
+        argv += [str(output), "--overwrite_output_dir", "True"]
+        fails(argv, "holds the model that the run starts from", capsys=capsys)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.own_task import fails
 
-from alignopsd_trl.common.reporting import outlives_its_readers
+from alignopsd_trl.common.reporting import outlives_its_readers, reported
 
 WAITS = """
 import sys, time
@@ -61,15 +62,20 @@ def test_what_nohup_ignores_stays_ignored() -> None:
     assert _stopped(signal.SIGHUP, "nohup") == (0, "")
 
 
+def _read_once(code: str) -> tuple[int, str, int]:
+    """Status, errors and lines of a program whose reader leaves after the first line."""
+    shell = f'"{sys.executable}" -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    return done.returncode, done.stderr, done.stdout.count("\n")
+
+
 def test_a_plan_that_nobody_reads_ends_quietly() -> None:
     code = (
         "import sys, alignopsd_trl.commands.cli as cli, alignopsd_trl.commands.launch.recipe as recipe\n"
         "recipe.start = lambda *given, **named: [print('x' * 80) for _ in range(5000)]\n"
         "cli.main(['train', 'webshop_tiny'])"
     )
-    shell = f'"{sys.executable}" -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+    assert _read_once(code) == (0, "", 1)
 
 
 def test_a_run_that_nobody_reads_goes_on_and_says_so_once(tmp_path: Path) -> None:
@@ -80,9 +86,7 @@ def test_a_run_that_nobody_reads_goes_on_and_says_so_once(tmp_path: Path) -> Non
         "    for number in range(5000): print('x' * 80, flush=True)\n"
         f"    pathlib.Path('{tmp_path / 'ended'}').touch()"
     )
-    shell = f'"{sys.executable}" -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "nobody reads it\n") and (tmp_path / "ended").exists()
+    assert _read_once(code)[:2] == (0, "nobody reads it\n") and (tmp_path / "ended").exists()
 
 
 def test_a_run_whose_output_its_task_closes_goes_on_and_says_so_once(capsys: pytest.CaptureFixture) -> None:
@@ -115,8 +119,6 @@ def test_a_path_that_the_locale_can_not_read_is_one_line(tmp_path: Path) -> None
     ],
 )
 def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, capsys: pytest.CaptureFixture) -> None:
-    from alignopsd_trl.common.reporting import reported
-
     with pytest.raises(SystemExit) as stopped, reported("alignopsd train"):
         raise eval(error, {"torch": torch})  # noqa: S307 (of the list above)
     told = capsys.readouterr().err
@@ -139,21 +141,15 @@ def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, caps
 def test_where_nothing_can_be_written_is_said_before_anything_is_played(
     argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    from alignopsd_trl.commands import cli
-
     (tmp_path / "data").write_text("{}")
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([str(tmp_path / "data") if word == "DATA" else word for word in argv])
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and "nothing can be written in /proc" in told and told.count("\n") == 1
+    argv = [str(tmp_path / "data") if word == "DATA" else word for word in argv]
+    fails(argv, "nothing can be written in /proc", capsys=capsys)
 
 
 @pytest.mark.parametrize("command", ["train webshop_tiny --plan --environment raising_task", "check raising_task"])
 def test_code_of_a_task_that_raises_is_one_sentence_with_its_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    from alignopsd_trl.commands import cli
-
     (tmp_path / "raising_task.py").write_text(
         "from fakes.toy_suite import suite as sound\n"
         "from dataclasses import replace\n"
@@ -165,8 +161,5 @@ def test_code_of_a_task_that_raises_is_one_sentence_with_its_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(command.split())
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and "Traceback" not in told
-    assert "raised OverflowError: of the user" in told and "raising_task.py, line 4" in told
+    words = "raised OverflowError: of the user", "raising_task.py, line 4"
+    fails(command.split(), *words, capsys=capsys, lines=2)

@@ -19,12 +19,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from fakes.own_task import fails
 from fakes.toy import build_model, build_tokenizer
 
-from alignopsd_trl.commands.study.__main__ import command, main
+from alignopsd_trl.commands.study.__main__ import main
 from alignopsd_trl.commands.study.render import difference_figure, matched, render, sensitivity_figure, training_figure
 from alignopsd_trl.commands.study.rows import collect, read_rows, task_order, training_columns, weights_checksum
-from alignopsd_trl.commands.study.run import run_study, split_cores
+from alignopsd_trl.commands.study.run import _only_one, run_study, split_cores
 from alignopsd_trl.commands.study.spec import StudyError, missing_data, plan, read_study
 from alignopsd_trl.commands.study.tables import differences_table, reference_entry, results_table
 from alignopsd_trl.common.statistics import mean, paired
@@ -61,11 +62,15 @@ def study_of(folder: Path, **content: Any) -> Path:
         ({"devices": ["0", "1"]}, "devices"),
         ({"methods": "grpo"}, "must be a list"),
         ({"environments": [{"recipe": "webshop_tiny", "averages": {"speed": "v"}}]}, "'speed' is unknown"),
+        ({"methods": ["nobody"]}, "nobody"),
+        ({"methods": [{"method": "skill_grpo", "skills": True}]}, "add the line 'skill_grpo'"),
+        ({"methods": [{"method": "vanilla", "skills": True}]}, "skill_prompt"),
+        ({"settings": {"learning_rat": 1.0}}, "learning_rat"),
     ],
 )
 def test_a_study_that_cannot_run_is_refused_with_the_place(tmp_path: Path, content: dict, message: str) -> None:
     with pytest.raises(StudyError, match=message):
-        read_study(study_of(tmp_path, **content))
+        plan(read_study(study_of(tmp_path, **content)))
 
 
 @pytest.mark.parametrize(
@@ -75,20 +80,6 @@ def test_a_study_that_cannot_be_read_is_named(tmp_path: Path, text: str, message
     (tmp_path / "study.yaml").write_text(text)
     with pytest.raises(StudyError, match=message):
         read_study(tmp_path / "study.yaml")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"methods": ["nobody"]}, "nobody"),
-        ({"methods": [{"method": "skill_grpo", "skills": True}]}, "add the line 'skill_grpo'"),
-        ({"methods": [{"method": "vanilla", "skills": True}]}, "skill_prompt"),
-        ({"settings": {"learning_rat": 1.0}}, "learning_rat"),
-    ],
-)
-def test_names_are_checked_before_anything_runs(tmp_path: Path, content: dict, message: str) -> None:
-    with pytest.raises(StudyError, match=message):
-        plan(read_study(study_of(tmp_path, **content)))
 
 
 # ---------------------------------------------------------------------- planning
@@ -266,8 +257,6 @@ def test_processes_get_cores_of_their_own(tmp_path: Path) -> None:
 
 
 def test_one_study_at_a_time_on_the_same_cells(tmp_path: Path) -> None:
-    from alignopsd_trl.commands.study.run import _only_one
-
     path, log = stand_in(tmp_path)
     study = read_study(path)
     with _only_one(study.cells), pytest.raises(StudyError, match=rf"\(process {os.getpid()} on "):
@@ -532,16 +521,12 @@ def test_places_are_checked_before_a_study_begins(tmp_path: Path, capsys: pytest
     (tmp_path / "file").write_text("x")
     for name in ("output", "cells"):
         path = study_of(tmp_path, **{name: str(tmp_path / "file" / "below")})
-        with pytest.raises(SystemExit) as ended:
-            command([str(path), "--plan"])
-        said = capsys.readouterr().err
-        assert ended.value.code == 2 and f"{name}=" in said and "is a file; choose another folder" in said
+        fails(["study", str(path), "--plan"], f"{name}=", "is a file; choose another folder", capsys=capsys)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "results.md").write_text("mine")
     for flags in (["--plan"], []):
-        with pytest.raises(SystemExit):
-            command([str(study_of(tmp_path)), *flags])
-        assert "out/results.md is there, and is not as alignopsd study wrote it" in capsys.readouterr().err
+        told = "out/results.md is there, and is not as alignopsd study wrote it"
+        fails(["study", str(study_of(tmp_path)), *flags], told, capsys=capsys)
     assert (tmp_path / "out" / "results.md").read_text() == "mine"
 
 
@@ -553,10 +538,8 @@ def test_a_full_disk_ends_a_study_in_words(
 
     (tmp_path / "out").mkdir()
     monkeypatch.setattr("alignopsd_trl.commands.study.run.write_json", full)
-    with pytest.raises(SystemExit) as ended:
-        command([str(study_of(tmp_path))])
-    said = capsys.readouterr().err
-    assert ended.value.code == 1 and "no room for the study's files" in said and "same command goes on" in said
+    words = "no room for the study's files", "same command goes on"
+    fails(["study", str(study_of(tmp_path))], *words, capsys=capsys, status=1, lines=2)
 
 
 def _cells(page: str) -> list[list[str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.own_task import fails
 from fakes.recorded import RUNS, with_dialogues
 
 from alignopsd_trl.commands.viewer import compare_runs, view_run
@@ -20,17 +21,8 @@ from alignopsd_trl.commands.viewer.__main__ import view as view_command
 from alignopsd_trl.commands.viewer.run import PANEL, paired, read_run, step_content
 from alignopsd_trl.records import read_records, write_records
 
+RUN, BASELINE = RUNS / "aligned", RUNS / "grpo"
 HOSTILE = "</script><script>document.title='owned'</script>\x00\x1b[31m\u2028<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture
-def run() -> Path:
-    return RUNS / "aligned"
-
-
-@pytest.fixture
-def baseline() -> Path:
-    return RUNS / "grpo"
 
 
 def turns(content: dict[str, Any]) -> dict[tuple[str, str, int], dict[str, Any]]:
@@ -47,10 +39,10 @@ def blobs(page: str) -> list[dict[str, Any]]:
     return [json.loads(gzip.decompress(base64.b64decode(blob))) for blob in found]
 
 
-def test_the_page_holds_what_the_records_hold(run: Path) -> None:
-    frame = read_records(run / "trajectories")
+def test_the_page_holds_what_the_records_hold() -> None:
+    frame = read_records(RUN / "trajectories")
     frame = frame[frame.turn.notna()]
-    found = {(step["step"], *key): turn for step in blobs(view_run(run).html) for key, turn in turns(step).items()}
+    found = {(step["step"], *key): turn for step in blobs(view_run(RUN).html) for key, turn in turns(step).items()}
     assert len(found) == len(frame) > 10
     for row in frame.to_dict("records"):
         turn = found[row["step"], row["task"], row["rollout"], row["turn"]]
@@ -59,9 +51,9 @@ def test_the_page_holds_what_the_records_hold(run: Path) -> None:
         assert len(turn["sources"]) == len(row["credit_sources"])
 
 
-def test_sources_are_places_of_the_same_task(run: Path) -> None:
-    frame = read_records(run / "trajectories").set_index(["step", "task", "rollout", "turn"])
-    content = step_content(read_run(run), 0)
+def test_sources_are_places_of_the_same_task() -> None:
+    frame = read_records(RUN / "trajectories").set_index(["step", "task", "rollout", "turn"])
+    content = step_content(read_run(RUN), 0)
     matched = [(key, turn) for key, turn in turns(content).items() if turn["sources"]]
     assert matched
     for (task, rollout, _), turn in matched:
@@ -71,8 +63,8 @@ def test_sources_are_places_of_the_same_task(run: Path) -> None:
             assert source["rollout"] != rollout or row.credit_row == turn["credit"]["row"]
 
 
-def test_a_turn_says_that_the_teacher_was_not_asked(run: Path) -> None:
-    found = read_run(run)
+def test_a_turn_says_that_the_teacher_was_not_asked() -> None:
+    found = read_run(RUN)
     frame = found.frame.copy()
     first = frame[frame.turn.notna()].index[0]
     frame["credit_teacher_thinking"] = frame.credit_teacher_thinking.astype(object).fillna("")
@@ -82,8 +74,8 @@ def test_a_turn_says_that_the_teacher_was_not_asked(run: Path) -> None:
     assert unasked == [(frame.task[first], frame.rollout[first], frame.turn[first])]
 
 
-def test_a_baseline_opens_without_what_it_does_not_have(baseline: Path) -> None:
-    found = turns(step_content(read_run(baseline), 0))
+def test_a_baseline_opens_without_what_it_does_not_have() -> None:
+    found = turns(step_content(read_run(BASELINE), 0))
     assert found and not any(turn["sources"] or "weight" in turn["credit"] for turn in found.values())
     assert all("advantage" in turn["credit"] for turn in found.values())
 
@@ -105,25 +97,25 @@ def test_hostile_texts_stay_data(tmp_path: Path) -> None:
     assert turns(blobs(html)[0])[HOSTILE, "0000", 0]["observation"] == HOSTILE
 
 
-def test_the_file_needs_no_network(run: Path) -> None:
-    html = view_run(run).html
+def test_the_file_needs_no_network() -> None:
+    html = view_run(RUN).html
     assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", html)
     assert "default-src 'none'" in html
 
 
-def test_what_is_not_there_is_named(run: Path, tmp_path: Path) -> None:
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         view_run(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="its steps are 0, 1"):
-        view_run(run, steps=[7])
+        view_run(RUN, steps=[7])
     with pytest.raises(ValueError, match="some that are: canonical-"):
-        view_run(run, task="toy/none")
+        view_run(RUN, task="toy/none")
     with pytest.raises(ValueError, match="two runs or more"):
-        compare_runs([run])
+        compare_runs([RUN])
 
 
-def test_a_damaged_file_is_named_with_its_line(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "run")
+def test_a_damaged_file_is_named_with_its_line(tmp_path: Path) -> None:
+    shutil.copytree(RUN, tmp_path / "run")
     results = tmp_path / "run" / "results.json"
     results.write_text(text := results.read_text()[: len(results.read_text()) // 2])
     with pytest.raises(ValueError, match=rf"results\.json is damaged at line {text.count(chr(10)) + 1}; move it away"):
@@ -132,11 +124,11 @@ def test_a_damaged_file_is_named_with_its_line(run: Path, tmp_path: Path) -> Non
     log = tmp_path / "run" / "log.jsonl"
     log.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo\n{"step": 3, "loss": 0.1}\n')
     with pytest.raises(ValueError, match=r"log\.jsonl is damaged at line 2"):
-        compare_runs([run, tmp_path / "run"])
+        compare_runs([RUN, tmp_path / "run"])
 
 
-def test_a_run_that_goes_on_shows_what_it_logged(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run / "trajectories", tmp_path / "run" / "trajectories")
+def test_a_run_that_goes_on_shows_what_it_logged(tmp_path: Path) -> None:
+    shutil.copytree(RUN / "trajectories", tmp_path / "run" / "trajectories")
     (tmp_path / "run" / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n{"step": 3, "lo')
     curves = {curve.name: curve.values for curve in read_run(tmp_path / "run").curves}
     assert curves["loss"] == [0.5, 0.25]
@@ -144,8 +136,8 @@ def test_a_run_that_goes_on_shows_what_it_logged(run: Path, tmp_path: Path) -> N
 
 def test_the_panels_dialogues_are_a_step_with_before_and_after_as_siblings(tmp_path: Path) -> None:
     found = read_run(folder := with_dialogues(tmp_path / "run"))
-    assert found.steps == [*read_run(RUNS / "aligned").steps, PANEL]
-    assert found.curves == read_run(RUNS / "aligned").curves  # nothing that was trained on is counted with them
+    assert found.steps == [*read_run(RUN).steps, PANEL]
+    assert found.curves == read_run(RUN).curves  # nothing that was trained on is counted with them
     content = step_content(found, PANEL)
     assert [[one["rollout"] for one in task["rollouts"]] for task in content["tasks"]] == [["before", "after"]] * 2
     said = {(key[1], key[2]): turn["action"] for key, turn in turns(content).items()}
@@ -188,15 +180,12 @@ def test_less_and_more_are_told_apart_without_red_or_green(sight: str, theme: in
         assert math.dist(colours[one], colours[other]) > 60, (one, other)
 
 
-def test_the_commands(run: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    view_command([str(run), "-o", str(tmp_path / "view.html"), "--step", "1"])
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    view_command([str(RUN), "-o", str(tmp_path / "view.html"), "--step", "1"])
     assert [step["step"] for step in blobs((tmp_path / "view.html").read_text())] == [1]
-    view_command([str(run), str(baseline), "-o", str(tmp_path / "compare.html")])
+    view_command([str(RUN), str(BASELINE), "-o", str(tmp_path / "compare.html")])
     assert (tmp_path / "compare.html").is_file()
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        view_command([str(tmp_path / "nowhere")])
-    assert stopped.value.code == 2 and "nowhere" in capsys.readouterr().err
+    fails(["view", str(tmp_path / "nowhere")], "nowhere", capsys=capsys)
 
 
 def test_paired_results_by_hand() -> None:

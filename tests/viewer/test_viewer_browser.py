@@ -18,32 +18,15 @@ from fakes.recorded import RUNS, with_dialogues
 from alignopsd_trl.commands.viewer import compare_runs, view_run
 from alignopsd_trl.records import read_records, write_records
 
+RUN, BASELINE = RUNS / "aligned", RUNS / "grpo"
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs the extra 'browser'")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-FLAGS = (
-    "headless",
-    "no-sandbox",
-    "disable-gpu",
-    "disable-quic",
-    "no-first-run",
-    "disable-background-networking",
-    "disable-component-update",
-    "disable-sync",
-)
+FLAGS = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking".split()
+FLAGS += ["disable-component-update", "disable-sync"]
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
 ]
-
-
-@pytest.fixture
-def run() -> Path:
-    return RUNS / "aligned"
-
-
-@pytest.fixture
-def baseline() -> Path:
-    return RUNS / "grpo"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +63,7 @@ def requests(browser: Any) -> list[str]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return view_run(RUNS / "aligned").save(tmp_path_factory.mktemp("page") / "view.html")
+    return view_run(RUN).save(tmp_path_factory.mktemp("page") / "view.html")
 
 
 def test_no_request_leaves_and_nothing_is_logged(browser: Any, page: Path) -> None:
@@ -91,14 +74,14 @@ def test_no_request_leaves_and_nothing_is_logged(browser: Any, page: Path) -> No
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-def test_the_grid_shows_the_weights_of_the_records(browser: Any, page: Path, run: Path) -> None:
+def test_the_grid_shows_the_weights_of_the_records(browser: Any, page: Path) -> None:
     opened(browser, page)
     task = browser.execute_script("return new URLSearchParams(location.hash.slice(1)).get('task') || place.task")
     cells = browser.execute_script(
         "return [...document.querySelectorAll('[role=gridcell]')]"
         ".map((cell) => [cell.dataset.rollout, +cell.dataset.turn, +cell.dataset.value])"
     )
-    frame = read_records(run / "trajectories")
+    frame = read_records(RUN / "trajectories")
     frame = frame[(frame.step == 0) & (frame.task == task) & frame.turn.notna()]
     expected = {(row.rollout, row.turn): row.credit_weight for row in frame.itertuples()}
     assert {(rollout, turn) for rollout, turn, _ in cells} == set(expected)
@@ -106,8 +89,8 @@ def test_the_grid_shows_the_weights_of_the_records(browser: Any, page: Path, run
         assert value == pytest.approx(expected[rollout, turn], abs=1e-6)
 
 
-def test_a_click_on_a_match_moves_the_right_pane(browser: Any, page: Path, run: Path) -> None:
-    frame = read_records(run / "trajectories")
+def test_a_click_on_a_match_moves_the_right_pane(browser: Any, page: Path) -> None:
+    frame = read_records(RUN / "trajectories")
     row = next(
         one for one in frame[frame.step == 0].itertuples() if one.turn == one.turn and len(one.credit_sources) > 1
     )
@@ -157,7 +140,7 @@ def test_it_opens_where_credit_was_moved(browser: Any, page: Path) -> None:
 
 
 def test_a_turn_far_to_the_right_is_in_sight(browser: Any, tmp_path: Path) -> None:
-    row = read_records(RUNS / "aligned" / "trajectories").iloc[0].to_dict()
+    row = read_records(RUN / "trajectories").iloc[0].to_dict()
     row |= {"credit_sources": [], "credit_source_weights": [], "credit_source_similarities": []}
     write_records(tmp_path / "trajectories" / "step.parquet", [row | {"turn": turn} for turn in range(50)])
     opened(browser, view_run(tmp_path).save(tmp_path / "view.html"), "#turn=45")
@@ -173,7 +156,7 @@ def test_a_turn_far_to_the_right_is_in_sight(browser: Any, tmp_path: Path) -> No
 
 
 def test_tokens_are_shaded_by_their_gaps(browser: Any, tmp_path: Path) -> None:
-    frame = read_records(RUNS / "aligned" / "trajectories")
+    frame = read_records(RUN / "trajectories")
     row = next(one for one in frame.to_dict("records") if len(one["credit_sources"]) and one["credit_advantage"] > 0)
     texts = ["<b>", "red", "</script>"]
     row |= {"token_texts": texts, "credit_sources": [], "credit_source_weights": [], "credit_source_similarities": []}
@@ -199,7 +182,7 @@ def test_tokens_are_shaded_by_their_gaps(browser: Any, tmp_path: Path) -> None:
 
 
 def test_a_turns_reward_stands_beside_its_episodes(browser: Any, tmp_path: Path) -> None:
-    row = read_records(RUNS / "aligned" / "trajectories").iloc[0].to_dict()
+    row = read_records(RUN / "trajectories").iloc[0].to_dict()
     row |= {"credit_sources": [], "credit_source_weights": [], "credit_source_similarities": []}
     rows = [row | {"turn": turn, "turn_reward": 0.25 * turn, "reward": 0.75} for turn in range(3)]
     write_records(tmp_path / "trajectories" / "step.parquet", rows)
@@ -314,7 +297,7 @@ def test_a_panel_task_leads_to_its_dialogues_and_all_of_the_evaluation_is_in_sig
 @pytest.fixture
 def trip(tmp_path: Path) -> Path:
     """Two tasks of the same text whose only rollout has 24 turns, in one span a pair."""
-    row = read_records(RUNS / "aligned" / "trajectories").iloc[0].to_dict()
+    row = read_records(RUN / "trajectories").iloc[0].to_dict()
     row |= {"credit_sources": [], "credit_source_weights": [], "credit_source_similarities": []}
     row |= {"task_text": "serve 3 requests", "category": "price"}
     names = [{"task": name, "task_id": name} for name in ("trip-1", "trip-2")]
@@ -324,8 +307,8 @@ def trip(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("width", [1400, 800, 420])
-def test_it_fits_the_window(browser: Any, page: Path, trip: Path, run: Path, tmp_path: Path, width: int) -> None:
-    compared = compare_runs([run, run]).save(tmp_path / "compare.html")
+def test_it_fits_the_window(browser: Any, page: Path, trip: Path, tmp_path: Path, width: int) -> None:
+    compared = compare_runs([RUN, RUN]).save(tmp_path / "compare.html")
     with wide(browser, width):
         for one, place in ((page, ""), (page, "#pane=evaluation"), (trip, ""), (compared, "")):
             opened(browser, one, place)
@@ -382,7 +365,7 @@ def test_symbols_are_explained_where_they_stand(browser: Any, page: Path) -> Non
     assert "[object" not in browser.execute_script("return document.body.innerText")
 
 
-def test_curves_have_numbers_on_both_axes(browser: Any, page: Path, run: Path, tmp_path: Path) -> None:
+def test_curves_have_numbers_on_both_axes(browser: Any, page: Path, tmp_path: Path) -> None:
     inside = (
         "return [...document.querySelectorAll('figure svg')].filter((svg) => svg.getBoundingClientRect().width)"
         ".map((svg) => {"
@@ -390,14 +373,14 @@ def test_curves_have_numbers_on_both_axes(browser: Any, page: Path, run: Path, t
         "return [box('text.tick').length, Math.min(...box('path.curve').map((one) => one.left))"
         ">= Math.max(...box('text.tick[text-anchor=end]').map((one) => one.right))]; })"
     )
-    for one in (page, compare_runs([run, run]).save(tmp_path / "compare.html")):
+    for one in (page, compare_runs([RUN, RUN]).save(tmp_path / "compare.html")):
         opened(browser, one)
         curves = browser.execute_script(inside)
         assert len(curves) >= 6 and all(count >= 4 and apart for count, apart in curves)
 
 
-def test_identical_runs_fill_no_panel_with_zeros(browser: Any, run: Path, tmp_path: Path) -> None:
-    opened(browser, compare_runs([run, run]).save(tmp_path / "compare.html"))
+def test_identical_runs_fill_no_panel_with_zeros(browser: Any, tmp_path: Path) -> None:
+    opened(browser, compare_runs([RUN, RUN]).save(tmp_path / "compare.html"))
     text = browser.execute_script("return document.body.innerText")
     assert "equal at every step: success, %" in text
     figures = "return [...document.querySelectorAll('figcaption')].map((one) => one.textContent)"
@@ -405,16 +388,11 @@ def test_identical_runs_fill_no_panel_with_zeros(browser: Any, run: Path, tmp_pa
     assert len(names) == len(set(names))  # a quantity once: differences that are 0 are no panels
 
 
-def test_a_baseline_and_a_comparison_open(
-    browser: Any,
-    run: Path,
-    baseline: Path,
-    tmp_path: Path,
-) -> None:
-    opened(browser, view_run(baseline).save(tmp_path / "baseline.html"))
+def test_a_baseline_and_a_comparison_open(browser: Any, tmp_path: Path) -> None:
+    opened(browser, view_run(BASELINE).save(tmp_path / "baseline.html"))
     until(lambda: browser.execute_script("return document.querySelectorAll('[role=gridcell]').length > 0"))
     assert browser.execute_script("return document.getElementById('waterfall')") is None
-    opened(browser, compare_runs([run, baseline]).save(tmp_path / "compare.html"))
+    opened(browser, compare_runs([RUN, BASELINE]).save(tmp_path / "compare.html"))
     assert browser.execute_script("return document.querySelectorAll('svg').length") > 4
     rows = browser.execute_script("return document.querySelectorAll('svg.range').length")
     assert rows == browser.execute_script("return Object.keys(head.paired[1].categories).length") > 1

@@ -99,7 +99,7 @@ def band(axis: Axes, x: Any, low: Any, high: Any, colour: str, alpha: float = 0.
 
 
 @dataclass(frozen=True, repr=False)
-class Finding:
+class AnalysisResult:
     """The result of one analysis; in a notebook it shows its figure.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs import reading
 from alignopsd_trl.runs.files import TRAJECTORIES
-from alignopsd_trl.runs.reading import records_of
+from alignopsd_trl.runs.reading import records_of, run_folder
 
 Records = str | os.PathLike | pd.DataFrame
 """Output folder of a run, a folder of parquet files, or a loaded frame."""
@@ -43,9 +43,7 @@ def turns_of(
         ValueError: for a missing step, or a column that was not recorded; names the option that records it.
     """
     if isinstance(run, str | os.PathLike):
-        if not Path(run).is_dir():
-            raise FileNotFoundError(f"no run in {run}: it is no folder; give the output_dir of a run")
-        columns, is_run = [*BASE, *needed, *welcome], (Path(run) / TRAJECTORIES).is_dir()
+        columns, is_run = [*BASE, *needed, *welcome], (run_folder(run) / TRAJECTORIES).is_dir()
         frame = records_of(Path(run), columns) if is_run else read_records(run, columns)
     else:
         frame = run
@@ -67,11 +65,6 @@ def turns_of(
 
 def name_of(run: Records) -> str:
     return Path(run).resolve().name if isinstance(run, str | os.PathLike) else "the frame"
-
-
-def distinct(names: Iterable[str]) -> list[str]:
-    known = list(names)
-    return [name if known.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(known, 1)]
 
 
 def results_of(run: Records) -> Mapping[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.commands.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, Finding, label, panels
-from alignopsd_trl.commands.analysis.loading import EPISODE, SPANS, Records, distinct, name_of, results_of, turns_of
+from alignopsd_trl.commands.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, AnalysisResult, label, panels
+from alignopsd_trl.commands.analysis.loading import EPISODE, SPANS, Records, name_of, results_of, turns_of
 from alignopsd_trl.commands.analysis.thinking_audit import COLUMNS, TaskPairs, encoder_of, task_pairs
+from alignopsd_trl.common.progress import distinct
 from alignopsd_trl.encoder import Encoder
 
 _GAPS = ["credit_identity_gap", "credit_rectified_gap", "credit_divergence", "credit_divergence_counts", "credit_alpha"]
@@ -22,7 +23,7 @@ def mechanism(
     task: str | None = None,
     rollout: str | None = None,
     encoder: str | Encoder | None = None,
-) -> Finding:
+) -> AnalysisResult:
     """Draws five subplots: (a) match matrix of a task and mixing of its turns, (b) spans of one rollout on its
     divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification, (e)
     changes of gaps by rectification.
@@ -68,7 +69,7 @@ def mechanism(
     axes[4].hist(moved[moved > 0], bins=40, color=PURPLE)
     axes[4].set_yscale("log")
     label(axes[4], f"(e) its absolute change, where not 0 ({(moved > 0).mean():.0%})", "nats a token", "turns")
-    return Finding("mechanism", numbers, tables, figure)
+    return AnalysisResult("mechanism", numbers, tables, figure)
 
 
 def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: str | None, run: str) -> pd.DataFrame:
@@ -147,7 +148,7 @@ def _draw_spans(axis: Any, shown: pd.DataFrame, threshold: float | None) -> None
 REASONS = {"": "first of a rollout", "threshold": "shift", "guided": "too long, shift", "forced": "too long, length"}
 
 
-def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) -> Finding:
+def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) -> AnalysisResult:
     """Counts lengths of decision spans by task category, and reasons for their beginnings; one subplot for each run,
     such as one per benchmark."""
     runs = list(run) if isinstance(run, list | tuple) else [run]
@@ -160,7 +161,7 @@ def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None) 
     for axis, (name, one) in zip(axes, found.items(), strict=True):
         axis.set_xlim(0.4, table.length.max() + 0.6)
         draw_lengths(axis, one, f"{name}: {len(one):,} spans")
-    return Finding("spans", numbers, {"lengths": lengths, "spans": table}, figure)
+    return AnalysisResult("spans", numbers, {"lengths": lengths, "spans": table}, figure)
 
 
 def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:

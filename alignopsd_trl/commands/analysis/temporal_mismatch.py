@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.commands.analysis.drawing import LINES, Finding, band, curve, label, panels, percent
+from alignopsd_trl.commands.analysis.drawing import LINES, AnalysisResult, band, curve, label, panels, percent
 from alignopsd_trl.commands.analysis.loading import EPISODE, Records, name_of, turns_of, used_pairs
 from alignopsd_trl.common.statistics import clustered_ratio
 
 _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
 
 
-def temporal(run: Records, steps: Sequence[int] | None = None) -> Finding:
+def temporal(run: Records, steps: Sequence[int] | None = None) -> AnalysisResult:
     """Measures same-turn disagreement and cross-turn displacement of siblings and, where the teacher played some of
     them (``privileged_siblings``), of the policy's rollouts with the teacher's. Raises `ValueError` if no task has two
     rollouts of the policy."""
@@ -42,7 +42,7 @@ def temporal(run: Records, steps: Sequence[int] | None = None) -> Finding:
     tables = {"same_turn": _by_turn(same), "displacement": moved} | ({} if used is None else {"off_turn_weight": used})
     if used is not None:
         numbers["off-turn share of matching weight"] = clustered_ratio(used.off_turn_weight, used.weight)
-    return Finding("temporal", numbers, tables, _drawn(tables))
+    return AnalysisResult("temporal", numbers, tables, _drawn(tables))
 
 
 # Pairs of rollouts

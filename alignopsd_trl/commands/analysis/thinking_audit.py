@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from alignopsd_trl.commands.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, Finding, label, panels, percent
+from alignopsd_trl.commands.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, AnalysisResult, label, panels, percent
 from alignopsd_trl.commands.analysis.loading import Records, name_of, results_of, setting, turns_of, used_pairs
 from alignopsd_trl.common.statistics import clustered_ratio
 from alignopsd_trl.encoder import Encoder, load_encoder
@@ -41,7 +41,7 @@ def thinking(
     encoder: str | Encoder | None = None,
     threshold: float | None = None,
     steps: Sequence[int] | None = None,
-) -> Finding:
+) -> AnalysisResult:
     """Draws distributions of thinking similarity over four sets of pairs, and the share of matched turns by threshold.
 
     Args:
@@ -84,7 +84,7 @@ def thinking(
     ends = {name: [mean and mean[at] for mean in table["mean"]] for at, name in enumerate(("mean", "low", "high"))}
     flat = table.drop(columns="mean").assign(**ends)
     tables = {"pairs": flat, "density": density, "coverage": coverage}
-    return Finding("thinking", numbers, tables, _drawn(density, coverage, threshold, table))
+    return AnalysisResult("thinking", numbers, tables, _drawn(density, coverage, threshold, table))
 
 
 def _sets(pairs: TaskPairs, threshold: float) -> dict[str, np.ndarray]:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.commands.analysis.drawing import SMOOTH, Finding, curve, label, panels
-from alignopsd_trl.commands.analysis.loading import EPISODE, Records, distinct, name_of, setting, turns_of
+from alignopsd_trl.commands.analysis.drawing import SMOOTH, AnalysisResult, curve, label, panels
+from alignopsd_trl.commands.analysis.loading import EPISODE, Records, name_of, setting, turns_of
+from alignopsd_trl.common.progress import distinct
 from alignopsd_trl.common.statistics import clustered_ratio
 
 _MEASURED = [
@@ -30,7 +31,7 @@ PANELS = {
 """Column of the table -> title and unit. A column has a subplot where a run measured it."""
 
 
-def dynamics(runs: Records | Sequence[Records]) -> Finding:
+def dynamics(runs: Records | Sequence[Records]) -> AnalysisResult:
     """Draws each quantity that a run's method has by rollout step, from records, with 95 % intervals over a step's
     tasks. From 14 steps on lines and intervals are exponential moving averages over 7, and measurements are faint."""
     several: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
@@ -38,7 +39,7 @@ def dynamics(runs: Records | Sequence[Records]) -> Finding:
     tables = [by_step(one).assign(run=name) for name, one in zip(names, several, strict=True)]
     table = pd.concat(tables, ignore_index=True)
     numbers = {name: _ends(table[table.run == name]) for name in names}
-    return Finding("dynamics", numbers, {"steps": table}, _drawn(table, names))
+    return AnalysisResult("dynamics", numbers, {"steps": table}, _drawn(table, names))
 
 
 def by_step(run: Records) -> pd.DataFrame:

@@ -18,7 +18,6 @@ from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import check_folder
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.common.progress import Bar
-from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.owned import owned, refuse
@@ -85,12 +84,6 @@ def _check(given: argparse.Namespace) -> PlayOptions:
 
 
 RESULTS, RECORDS = "results.json", "trajectories/evaluation.parquet"
-
-
-def command(argv: Sequence[str] | None = None) -> None:
-    """Calls `main` as a command of its own: an error that the user can fix ends it with a few lines."""
-    with reported("alignopsd evaluate", resumes=None):
-        main(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> EvaluationResult:

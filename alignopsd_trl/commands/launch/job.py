@@ -299,7 +299,7 @@ def memory_facts(
     return facts
 
 
-def _sampler_fact(args: AlignOPSDConfig, engine: memory.Sampler | None, gpu: float) -> str:
+def _sampler_fact(args: AlignOPSDConfig, engine: memory.SamplerMemory | None, gpu: float) -> str:
     """Returns the line about the sampler's place and, of vLLM, its memory."""
     if engine is None and args.use_vllm:
         return "on the server's GPUs"

@@ -183,7 +183,7 @@ def encoder_bytes(name: str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunMemory:
     """The memory of a run in GiB, by part."""
 
     training: dict[str, float]  # parts of the training process, on one GPU
@@ -217,7 +217,7 @@ def estimate(
     encoder: float | None = 0.0,
     gpu_gib: float | None = None,
     kept_logits: int = 0,
-) -> Estimate:
+) -> RunMemory:
     """Estimates the memory of a run.
 
     The launch shards weights, gradients and Adam's moments. Activations are one checkpointed boundary per layer for
@@ -260,7 +260,7 @@ def estimate(
     checkpoint = 3 * trained
     saves = max(args.max_steps // max(int(args.save_steps), 1), 0) if args.save_strategy != "no" else 0
     kept = min(saves, args.save_total_limit or saves) * checkpoint + trained
-    return Estimate({name: value / GIB for name, value in parts.items()}, host / GIB, checkpoint / GIB, kept / GIB)
+    return RunMemory({name: value / GIB for name, value in parts.items()}, host / GIB, checkpoint / GIB, kept / GIB)
 
 
 def _activations(shape: Backbone, args: AlignOPSDConfig, number_bytes: int) -> float:
@@ -282,7 +282,7 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class SamplerMemory:
     """The share of a GPU that a colocated vLLM takes, in GiB."""
 
     share: float  # ``vllm_gpu_memory_utilization`` of the GPU; the sum of the next three
@@ -295,7 +295,7 @@ class Sampler:
 
 def sampler(
     shape: Backbone, args: AlignOPSDConfig, gpu_gib: float, served_bytes: float = SERVED_BYTES
-) -> Sampler | None:
+) -> SamplerMemory | None:
     """Returns the memory of a colocated vLLM by part, or `None` if none shares the trainer's GPU."""
     engine = args.engine_options
     if engine is None:
@@ -307,4 +307,4 @@ def sampler(
     cache = share - weights - buffers
     row = shape.row(engine["max_model_len"]) * COMPUTE_BYTES / parallel
     sequences = int(max(cache, 0.0) * GIB / row) if row else engine["max_num_seqs"]
-    return Sampler(share, weights, buffers, cache, sequences, engine["max_num_seqs"])
+    return SamplerMemory(share, weights, buffers, cache, sequences, engine["max_num_seqs"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +30,12 @@ from alignopsd_trl.commands.measure.metrics import (
     turn_table,
     turns_of,
 )
-from alignopsd_trl.commands.measure.setup import Session, environment_preset, prepare
+from alignopsd_trl.commands.measure.setup import MeasureSession, environment_preset, prepare
 from alignopsd_trl.commands.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, whole_json, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
-from alignopsd_trl.common.progress import Bar, escaped
+from alignopsd_trl.common.progress import Bar, markdown
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.methods import Method, checked_credit, grpo
 from alignopsd_trl.records import damage_named, write_records
@@ -51,7 +51,7 @@ def cpu_seconds() -> float:
 
 
 def groups(
-    session: Session, rows: Sequence[Mapping[str, Any]], cache: Cache, name: str, privileged: int = 0
+    session: MeasureSession, rows: Sequence[Mapping[str, Any]], cache: Cache, name: str, privileged: int = 0
 ) -> list[Trajectory]:
     """Plays a sibling group of each row, ``privileged`` siblings of it with the skill in the prompt, and keeps the
     episodes by their name. Raises as `playable`, before anything is kept."""
@@ -68,7 +68,7 @@ def groups(
     return cache.take(name, play)
 
 
-def rolled_out(session: Session, played: Sequence[Trajectory], cache: Cache) -> Tree:
+def rolled_out(session: MeasureSession, played: Sequence[Trajectory], cache: Cache) -> Tree:
     """Plays Monte Carlo rollouts from the states of playable episodes."""
     asked = session.arguments
     choices = {name: getattr(asked, name) for name in ("value", "everywhere", "enough", "quiet")}
@@ -78,7 +78,7 @@ def rolled_out(session: Session, played: Sequence[Trajectory], cache: Cache) -> 
         raise ReplayError(f"{error}; what was played is kept in {cache.folder}, remove that after a change") from error
 
 
-def assign_credit(session: Session, tree: Tree) -> pd.DataFrame:
+def assign_credit(session: MeasureSession, tree: Tree) -> pd.DataFrame:
     """Returns the table of the turns with every variant's credit, which is assigned in batches of ``tasks_per_batch``
     sibling groups, the number of a training round."""
     asked, tables = session.arguments, []
@@ -93,7 +93,7 @@ def assign_credit(session: Session, tree: Tree) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _credited(session: Session, tree: Tree, episodes: Sequence[Trajectory]) -> pd.DataFrame:
+def _credited(session: MeasureSession, tree: Tree, episodes: Sequence[Trajectory]) -> pd.DataFrame:
     methods, step = session.variants, session.arguments.step
     batch = TurnBatch.of(episodes, session.tokenizer.pad_token_id, session.model.device)
     if any(method.needs_student_log_probs for method in methods.values()):
@@ -196,11 +196,6 @@ def page(facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]]
     lines += [*figure_lines(figures), "", *(f"{name}: {MEANING[name]}." for name in SHOWN)]
     lines += ["'-' where credit is the same on all turns of a trajectory. Intervals: 95 %, resampled tasks.", ""]
     return "\n".join(lines)
-
-
-def markdown(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    head = list(head)
-    return ["| " + " | ".join(map(escaped, row)) + " |" for row in [head, ["---"] * len(head), *rows]]
 
 
 def figure_lines(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:

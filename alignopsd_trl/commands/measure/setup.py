@@ -77,7 +77,7 @@ def configure(
 
 
 @dataclass
-class Session:
+class MeasureSession:
     """What a measurement needs.
 
     Args:
@@ -158,7 +158,7 @@ def _digest(content: object) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:12]
 
 
-def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
+def prepare(arguments: argparse.Namespace, skilled: bool = False) -> MeasureSession:
     """Loads the model, environment and methods that the arguments name, and fills in omitted arguments. The caller
     closes ``player.environments``.
 
@@ -198,7 +198,7 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
         skills=skills,
         skills_in_rollout=any(one.skills_in_rollout for one in methods),
     )
-    return Session(arguments, model, tokenizer, suite, tasks, config, variants, player, encoder)
+    return MeasureSession(arguments, model, tokenizer, suite, tasks, config, variants, player, encoder)
 
 
 def _sampler(

@@ -20,11 +20,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from alignopsd_trl.commands.measure.measurement import cpu_seconds, markdown
+from alignopsd_trl.commands.measure.measurement import cpu_seconds
 from alignopsd_trl.commands.measure.metrics import EVERYTHING, Success, successes
 from alignopsd_trl.commands.measure.setup import prepare
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import write_json, write_text
+from alignopsd_trl.common.progress import markdown
 from alignopsd_trl.common.statistics import Interval, for_several
 from alignopsd_trl.rollout.episode import SkillSource, episode_seed, episode_seeds, no_skills
 from alignopsd_trl.rollout.monte_carlo.tree import outcome

@@ -15,12 +15,13 @@ from typing import Any
 import yaml
 
 from alignopsd_trl.commands.measure.kept import Cache
-from alignopsd_trl.commands.measure.measurement import cpu_seconds, groups, markdown, playable
+from alignopsd_trl.commands.measure.measurement import cpu_seconds, groups, playable
 from alignopsd_trl.commands.measure.metrics import EVERYTHING, Success, successes
-from alignopsd_trl.commands.measure.setup import Session, prepare
+from alignopsd_trl.commands.measure.setup import MeasureSession, prepare
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, write_json, write_text
 from alignopsd_trl.common.options import path_as_given
+from alignopsd_trl.common.progress import markdown
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.rollout.monte_carlo.tree import outcome
 from alignopsd_trl.turns import Trajectory
@@ -72,7 +73,9 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     return plain(found)
 
 
-def _play(session: Session, rows: Sequence[dict[str, Any]], cache: Cache) -> tuple[list[Trajectory], list[Trajectory]]:
+def _play(
+    session: MeasureSession, rows: Sequence[dict[str, Any]], cache: Cache
+) -> tuple[list[Trajectory], list[Trajectory]]:
     """Plays sibling groups without and with the skill, `BATCH` tasks at a time. Returns the episodes that can be
     measured."""
     asked, played, skilled = session.arguments, list[Trajectory](), list[Trajectory]()

@@ -78,7 +78,7 @@ _FILE = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
 @dataclass(frozen=True, config=_FILE)
-class Line:
+class TableLine:
     """One line of a table: a method and its own settings; with ``skills`` a starred row, which evaluates the checkpoint
     of the same method and settings with skills."""
 
@@ -153,8 +153,8 @@ class Study:
     cells: Path
     seeds: tuple[int, ...] = (0,)
     settings: Protocol = field(default_factory=dict)
-    methods: tuple[Annotated[Line, BeforeValidator(_with_method)], ...] = ()
-    ablations: tuple[Annotated[Line, BeforeValidator(_line)], ...] = ()
+    methods: tuple[Annotated[TableLine, BeforeValidator(_with_method)], ...] = ()
+    ablations: tuple[Annotated[TableLine, BeforeValidator(_line)], ...] = ()
     sweeps: dict[Annotated[str, AfterValidator(_of_a_row)], tuple[Any, ...]] = field(default_factory=dict)
     reference: str = "grpo"
     processes: int = 1
@@ -213,7 +213,7 @@ def _check(study: Study) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class TablePlace:
     """The position of a cell's row: a line of the table ``methods`` or ``ablations``, or a point of a sweep."""
 
     table: str
@@ -235,14 +235,14 @@ class Cell:
     """
 
     benchmark: Benchmark
-    line: Line
+    line: TableLine
     seed: int
     config: Mapping[str, Any]
     trains: bool
     skills: bool
     folder: Path
     source: Cell | None = None
-    places: list[Place] = field(default_factory=list)
+    places: list[TablePlace] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -303,17 +303,19 @@ def missing_data(study: Study) -> list[str]:
     return found
 
 
-def _lines(study: Study, benchmark: Benchmark) -> Iterator[tuple[Line, Place]]:
+def _lines(study: Study, benchmark: Benchmark) -> Iterator[tuple[TableLine, TablePlace]]:
     for table in ("methods", "ablations"):
         for position, line in enumerate(getattr(study, table)):
-            yield _without_defaults(study, benchmark, line), Place(table, position, line.title)
+            yield _without_defaults(study, benchmark, line), TablePlace(table, position, line.title)
     for name, values in study.sweeps.items():
         for position, value in enumerate(values):
-            line = _without_defaults(study, benchmark, Line(label=f"AlignOPSD {name}={value}", settings={name: value}))
-            yield line, Place(f"sweep {name}", position, f"{name}={value}", value)
+            line = _without_defaults(
+                study, benchmark, TableLine(label=f"AlignOPSD {name}={value}", settings={name: value})
+            )
+            yield line, TablePlace(f"sweep {name}", position, f"{name}={value}", value)
 
 
-def _without_defaults(study: Study, benchmark: Benchmark, line: Line) -> Line:
+def _without_defaults(study: Study, benchmark: Benchmark, line: TableLine) -> TableLine:
     """Drops settings that equal the defaults, so that equivalent lines share one cell."""
     if not line.settings:
         return line
@@ -321,7 +323,7 @@ def _without_defaults(study: Study, benchmark: Benchmark, line: Line) -> Line:
     options = {**shared, **line.settings}.get("method_options")
     base = _defaults() | preset(benchmark.recipe, shared.get("preset", "paper"), line.method, options) | shared
     own = {name: value for name, value in line.settings.items() if value != base[name]}
-    return Line(line.method, line.label if own else "", own, line.skills)
+    return TableLine(line.method, line.label if own else "", own, line.skills)
 
 
 def _defaults() -> dict[str, Any]:
@@ -331,7 +333,7 @@ def _defaults() -> dict[str, Any]:
     return {name: one.default for kind in KINDS for name, one in kind.__dataclass_fields__.items()}
 
 
-def _cell(study: Study, benchmark: Benchmark, line: Line, seed: int) -> Cell:
+def _cell(study: Study, benchmark: Benchmark, line: TableLine, seed: int) -> Cell:
     from alignopsd_trl.methods import get_method
 
     try:
@@ -345,6 +347,6 @@ def _cell(study: Study, benchmark: Benchmark, line: Line, seed: int) -> Cell:
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     star = "_with_skills" if line.skills else ""
     folder = study.cells / benchmark.recipe / f"{line.method}{star}_{seed}_{digest}"
-    source = _cell(study, benchmark, Line(line.method, settings=line.settings), seed) if line.skills else None
+    source = _cell(study, benchmark, TableLine(line.method, settings=line.settings), seed) if line.skills else None
     skills = line.skills or method.skills_in_evaluation
     return Cell(benchmark, line, seed, config, method.trains and not line.skills, skills, folder, source)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.common.progress import escaped
+from alignopsd_trl.common.progress import markdown
 from alignopsd_trl.common.statistics import Mean, mean, paired
 from alignopsd_trl.environments.shipped import plays_embedded
 
@@ -91,7 +91,7 @@ def results_table(rows: pd.DataFrame, table: str, averages_only: bool = False) -
     seeds = [" to ".join(map(str, found)) for found in counts]
     body = [[line.label, *(column[row] for column in marked), seeds[row]] for row, line in enumerate(lines)]
     corner, titles = _titles(heads)
-    return markdown([corner, *titles, "seeds"], body)
+    return "\n".join(markdown([corner, *titles, "seeds"], body, figures=True))
 
 
 def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
@@ -104,7 +104,7 @@ def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
         if (line.method, line.settings, _starred(line)) != (reference.method, reference.settings, False):
             found = [paired(per_seed(line, head), other) for head, other in zip(heads, base, strict=True)]
             body.append([line.label, *("" if one is None else f"{one:+.1f}" for one in found)])
-    return markdown([f"minus {reference.label}", *_titles(heads)[1]], body)
+    return "\n".join(markdown([f"minus {reference.label}", *_titles(heads)[1]], body, figures=True))
 
 
 def reference_entry(rows: pd.DataFrame, method: str) -> Entry | None:
@@ -130,10 +130,3 @@ def _titles(heads: Sequence[Column]) -> tuple[str, list[str]]:
     if len(names) == 1:
         return names[0], [head.title for head in heads]
     return "", [f"{head.environment} {head.title}" for head in heads]
-
-
-def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Returns a table; the columns after the first are aligned to the right."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    rows = [[escaped(row[0]), *row[1:]] for row in body]  # the others are figures, with marks
-    return "\n".join("| " + " | ".join(row) + " |" for row in [[*map(escaped, head)], rule, *rows])

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from alignopsd_trl.commands.viewer.page import Page
+    from alignopsd_trl.commands.viewer.page import HtmlPage
 
 
-def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
+def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: str | None = None) -> HtmlPage:
     """Makes the page of one run.
 
     Args:
@@ -35,7 +35,7 @@ def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: s
     return run_page(read_run(run), steps, task)
 
 
-def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
+def compare_runs(runs: Sequence[str | os.PathLike]) -> HtmlPage:
     """Makes a page with curves and paired results of the runs of two or more output folders; differences are to the
     first. Raises `ValueError` for fewer."""
     from alignopsd_trl.commands.viewer.page import compare_page

@@ -26,7 +26,7 @@ _ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.commands.viewer",
 
 
 @dataclass(frozen=True)
-class Page:
+class HtmlPage:
     """A page, the document ``html``, that can be shown in a notebook or saved."""
 
     html: str
@@ -43,7 +43,7 @@ class Page:
         return HTML(frame)
 
 
-def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
+def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = None) -> HtmlPage:
     chosen = run.steps if steps is None else list(steps)
     if missing := sorted(set(chosen) - set(run.steps)):
         raise ValueError(f"step {missing[0]} isn't in {run.name}; its steps are {', '.join(map(str, run.steps))}")
@@ -82,14 +82,14 @@ def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return parts if any(turn for rollout in parts for turn in rollout) else []
 
 
-def compare_page(comparison: dict[str, Any]) -> Page:
+def compare_page(comparison: dict[str, Any]) -> HtmlPage:
     return _render("compare.js", " against ".join(comparison["names"][::-1]), comparison, [])
 
 
-def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> Page:
+def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> HtmlPage:
     scripts = [_asset(name) for name in ("draw.js", "terms.js", script)]
     inert, page = _json(head).replace("<", "\\u003c"), _ENVIRONMENT.get_template("page.html.jinja")
-    return Page(page.render(title=title, style=_asset("view.css"), scripts=scripts, head=inert, blobs=blobs))
+    return HtmlPage(page.render(title=title, style=_asset("view.css"), scripts=scripts, head=inert, blobs=blobs))
 
 
 def _packed(value: Any) -> str:

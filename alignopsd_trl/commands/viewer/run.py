@@ -13,16 +13,16 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from alignopsd_trl.common.files import plain
+from alignopsd_trl.common.progress import distinct
 from alignopsd_trl.common.statistics import bootstrap_mean, share_of_tasks
 from alignopsd_trl.records import read_file
-from alignopsd_trl.runs.reading import content_of, log_of, records_of, results_of
+from alignopsd_trl.runs.reading import content_of, log_of, records_of, results_of, run_folder
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"
@@ -83,9 +83,7 @@ class Run:
 def read_run(folder: str | os.PathLike) -> Run:
     """Reads a run's output folder; everything but ``trajectories/`` may be missing. Raises `FileNotFoundError` if it
     holds none, and `ValueError`, which names the file, if one is damaged, doubled or of another run."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no run in {folder}: it is no folder; give the output_dir of a run")
+    folder = run_folder(folder)
     results = results_of(folder)
     history = log_of(folder, results.get("history") or ())
     frame = records_of(folder)
@@ -216,9 +214,9 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """Returns the content of the comparison page."""
     if len(runs) < 2:
         raise ValueError(f"a comparison needs two runs or more, got {len(runs)}")
-    first, names = runs[0], [run.name for run in runs]
+    first = runs[0]
     return {
-        "names": [x if names.count(x) == 1 else f"{x} ({number})" for number, x in enumerate(names, 1)],
+        "names": distinct(run.name for run in runs),
         "facts": [run.facts for run in runs],
         "evaluation": [{when: _part(result, _SHOWN) for when, result in run.evaluation.items()} for run in runs],
         "curves": [run.curves for run in runs],

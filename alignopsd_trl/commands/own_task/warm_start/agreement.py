@@ -16,7 +16,7 @@ VIEWS = {WITH_SKILL: True, "without it": False}
 
 
 @dataclass(frozen=True)
-class Turn:
+class HeldOutTurn:
     """A held-out turn. Each token of the response was predicted from the prompt and the player's tokens before it.
 
     Attributes:
@@ -37,7 +37,9 @@ class Turn:
         return next(n for n in range(len(self.response) + 1) if tag in tokenizer.decode(self.response[:n]))
 
 
-def turns_of(ids: Tensor, chosen: Tensor, losses: Tensor, right: Tensor, skilled: Sequence[bool]) -> Iterator[Turn]:
+def turns_of(
+    ids: Tensor, chosen: Tensor, losses: Tensor, right: Tensor, skilled: Sequence[bool]
+) -> Iterator[HeldOutTurn]:
     """Yields a turn for each run of chosen tokens.
 
     Args:
@@ -51,7 +53,7 @@ def turns_of(ids: Tensor, chosen: Tensor, losses: Tensor, right: Tensor, skilled
             if mark:
                 places = list(run)
                 hits, costs = zip(*islice(predicted, len(places)), strict=True)
-                yield Turn(tokens[places[0] : places[-1] + 1], list(hits), list(costs), kind)
+                yield HeldOutTurn(tokens[places[0] : places[-1] + 1], list(hits), list(costs), kind)
 
 
 class Agreement:
@@ -64,7 +66,7 @@ class Agreement:
         views: ``responses`` with the skill and without it.
     """
 
-    def __init__(self, turns: Sequence[Turn], tokenizer: Any):
+    def __init__(self, turns: Sequence[HeldOutTurn], tokenizer: Any):
         self.loss = mean(loss for one in turns for loss in one.losses)
         self.responses = mean(all(one.right) for one in turns)
         self.actions = mean(all(one.right[one.action(tokenizer) :]) for one in turns)

@@ -31,7 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
 from alignopsd_trl.commands.own_task.options import WarmStartConfig
-from alignopsd_trl.commands.own_task.warm_start.agreement import WITH_SKILL, Agreement, Turn, turns_of
+from alignopsd_trl.commands.own_task.warm_start.agreement import WITH_SKILL, Agreement, HeldOutTurn, turns_of
 from alignopsd_trl.commands.own_task.warm_start.precision import bfloat16_pays
 from alignopsd_trl.common.errors import Terminated
 from alignopsd_trl.common.progress import duration
@@ -215,7 +215,7 @@ class WarmStartTrainer(SFTTrainer):
     def evaluate(self, *given: Any, **more: Any) -> dict[str, Any]:
         """Compares the model with the held-out turns, in the place of TRL's evaluation."""
         begun, model = time.monotonic(), self.accelerator.unwrap_model(self.model).eval()
-        turns, skilled = list[Turn](), iter(self.held_skilled)
+        turns, skilled = list[HeldOutTurn](), iter(self.held_skilled)
         for inputs in self.get_eval_dataloader():
             ids, chosen = inputs["input_ids"], inputs["labels"] != IGNORED
             with torch.no_grad(), self.accelerator.autocast():
