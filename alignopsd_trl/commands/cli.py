@@ -23,8 +23,7 @@ HOME = "alignopsd_trl.commands"
 
 def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
-    resumes = "" if given[:1] in (["measure"], ["study"]) and "--each_skill" not in given else None
-    with reported(" ".join(["alignopsd", *given[:1]]), resumes=resumes):
+    with reported(" ".join(["alignopsd", *given[:1]]), resumes=None):
         _run(given)
 
 
@@ -71,7 +70,7 @@ def train(argv: list[str]) -> None:
 
 
 def study(argv: list[str]) -> int:
-    return _found("study.__main__:main")([*map(shipped_or, argv[:1]), *argv[1:]])
+    return _found("study.__main__:command")([*map(shipped_or, argv[:1]), *argv[1:]])
 
 
 def check(argv: list[str]) -> int | None:
@@ -110,9 +109,9 @@ COMMANDS = {
     "demonstrate": ("own_task.commands:demonstrate", "let a scripted player or an endpoint play a task"),
     "warm_start": ("own_task.commands:warm_start", "a first policy from these demonstrations"),
     "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]; --plan says what it would run"),
-    "evaluate": ("launch.evaluate:main", "play a panel with a policy"),
+    "evaluate": ("launch.evaluate:command", "play a panel with a policy"),
     "measure": (
-        "measure.commands:run_measure",
+        "measure.commands:measure",
         "what to train with: lift of the skills, all or each, and credit of methods against Monte Carlo advantages",
     ),
     "study": (study, "methods x environments x seeds under one protocol"),

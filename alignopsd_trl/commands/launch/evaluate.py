@@ -74,7 +74,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(given: argparse.Namespace) -> PlayOptions:
     """Checks the options by the rules of training; decoding may also be greedy."""
-    from alignopsd_trl.common.options import PositiveCount, Temperature, hints_of, settled
+    from alignopsd_trl.common.reporting import reported
+from alignopsd_trl.common.options import PositiveCount, Temperature, hints_of, settled
     from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig
 
     hints = hints_of(AlignOPSDConfig, INHERITED_RULES) | {"batch_size": PositiveCount}
@@ -84,6 +85,12 @@ def _check(given: argparse.Namespace) -> PlayOptions:
 
 
 RESULTS, RECORDS = "results.json", "trajectories/evaluation.parquet"
+
+
+def command(argv: Sequence[str] | None = None) -> None:
+    """Calls `main`; an error that the user can fix ends it with a few lines."""
+    with reported("alignopsd evaluate", resumes=None):
+        main(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> EvaluationResult:

@@ -14,6 +14,7 @@ from alignopsd_trl.common.command import CommandParser, place
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import check_folder
 from alignopsd_trl.common.models import SHIPPED_MODELS, check_model_name
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.environments.loading import importable
 from alignopsd_trl.runs.owned import owned
 
@@ -28,6 +29,12 @@ OF_CREDIT: dict[str, Any] = {"methods": ["grpo", "align_opsd"], "vary": [], "rol
 """Values of omitted arguments of a measurement of credit; without credit there is only what plays."""
 PLAYS: dict[str, Any] = {"methods": ["grpo"], "vary": [], "rollouts": 1}
 CREDIT_ONLY = ("methods", "vary", "rollouts", "enough", "everywhere", "step", "tasks_per_batch")
+
+
+def measure(argv: Sequence[str]) -> None:
+    """Calls `run_measure`; an error that the user can fix ends it with a few lines."""
+    with reported("alignopsd measure", resumes=None if "--each_skill" in argv else ""):
+        run_measure(argv)
 
 
 def run_measure(argv: Sequence[str]) -> dict[str, Any]:

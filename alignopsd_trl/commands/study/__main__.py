@@ -74,6 +74,11 @@ def _print_plan(study: Study, cells: Sequence[Cell], missing: Sequence[str]) -> 
     print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time", *missing, sep="\n")
 
 
+def command(argv: Sequence[str] | None = None) -> int:
+    """Calls `main`; an error that the user can fix ends it with a few lines, a signal ends the cells too."""
+    with reported("alignopsd study", resumes=""):
+        return main(argv)
+
+
 if __name__ == "__main__":
-    with reported("alignopsd study", resumes=""):  # as the command line does; a signal ends the cells too
-        sys.exit(main())
+    sys.exit(command())
