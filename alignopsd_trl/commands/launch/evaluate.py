@@ -18,6 +18,7 @@ from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import check_folder
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.common.progress import Bar
+from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.owned import owned, refuse
@@ -74,8 +75,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(given: argparse.Namespace) -> PlayOptions:
     """Checks the options by the rules of training; decoding may also be greedy."""
-    from alignopsd_trl.common.reporting import reported
-from alignopsd_trl.common.options import PositiveCount, Temperature, hints_of, settled
+    from alignopsd_trl.common.options import PositiveCount, Temperature, hints_of, settled
     from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig
 
     hints = hints_of(AlignOPSDConfig, INHERITED_RULES) | {"batch_size": PositiveCount}
