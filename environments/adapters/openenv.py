@@ -25,7 +25,7 @@ Think between <think> and </think>. Then give one action between <action> and </
 
 
 @dataclass(frozen=True)
-class Situation:
+class EpisodeTask:
     """The task and what was done, as the prompt of an episode needs them."""
 
     messages: tuple[Mapping[str, Any], ...]
@@ -130,7 +130,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
             observation=seen,
             task_text=self.messages[-1]["content"].strip() or seen,
             category=str(row.get("category") or ""),
-            context=Situation(tuple(self.messages), self._form),
+            context=EpisodeTask(tuple(self.messages), self._form),
         )
 
     def _begin(self, row: Mapping[str, Any]) -> Any:

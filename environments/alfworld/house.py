@@ -24,7 +24,7 @@ def kind_of(name: str) -> str:
 
 
 @dataclass
-class Place:
+class Furniture:
     """A piece of furniture, with the things in or on it."""
 
     closed: bool
@@ -35,7 +35,7 @@ class Place:
 class House:
     """A room: its places, where each thing is, and what has been done to it."""
 
-    places: dict[str, Place]
+    places: dict[str, Furniture]
     here: str = ""
     carried: str = ""
     states: dict[str, set[str]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class House:
             if found is None:
                 raise ValueError(f"place {line!r} must read like 'desk 1: mug 1, cup 2' or 'drawer 1 (closed):'")
             things = found["things"].split(", ") if found["things"] else []
-            read[found["name"]] = Place(found["closed"] is not None, things)
+            read[found["name"]] = Furniture(found["closed"] is not None, things)
         return cls(read)
 
     def commands(self) -> tuple[str, ...]:

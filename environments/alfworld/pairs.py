@@ -53,7 +53,7 @@ LOOKALIKES = {
 
 
 @dataclass(frozen=True)
-class Goal:
+class PairGoal:
     """The goal of a game: things of a kind at a place of a kind, ``clean``, ``hot``, ``cool`` or in any state."""
 
     thing: str
@@ -61,7 +61,7 @@ class Goal:
     state: str = ""
 
     @classmethod
-    def read(cls, task: str) -> Goal:
+    def read(cls, task: str) -> PairGoal:
         """Parses a task sentence. Raises ValueError for one of another form."""
         found = _GOAL.fullmatch(task)
         if found is None:
@@ -81,7 +81,7 @@ def game(kind: str, draw: Random) -> dict[str, Any]:
     thing, similar = draw.sample(draw.choice(alike).split(), 2)
     others = [name for pair in alike if thing not in pair.split() for name in pair.split()]
     state = draw.choice(tuple(STATES.values())) if kind == "untreated" else ""
-    goal = Goal(thing, draw.choice(opened), state)
+    goal = PairGoal(thing, draw.choice(opened), state)
     free = [name for name in opened if name != goal.place]
     searched = {"untreated": 3, "closed": 3}.get(kind, 4)
     stands = draw.sample(closed if kind == "closed" else free, searched)
@@ -98,7 +98,7 @@ def game(kind: str, draw: Random) -> dict[str, Any]:
     return {"task": _sentence(goal), "places": _lines(stands + tools, [*things, *([] for _ in tools)], draw)}
 
 
-def _sentence(goal: Goal) -> str:
+def _sentence(goal: PairGoal) -> str:
     return f"put two {goal.state + ' ' if goal.state else ''}{goal.thing} in {goal.place}."
 
 
@@ -170,7 +170,7 @@ class PairEnvironment(TextEnvironment):
         Raises:
             ValueError: on a sentence or a place of another form.
         """
-        self._goal, self._house = Goal.read(task), House.read(places)
+        self._goal, self._house = PairGoal.read(task), House.read(places)
         self._delivered: list[tuple[str, str]] = []
         return Opening(OPENING, task, self._commands(), category, category or None)
 

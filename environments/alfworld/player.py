@@ -52,7 +52,7 @@ class Walkthrough:
 
 
 @dataclass(frozen=True)
-class Goal:
+class ParsedTask:
     """A parsed task sentence. ``verb`` is ``clean``, ``heat``, ``cool`` or empty."""
 
     target: str
@@ -62,7 +62,7 @@ class Goal:
     count: int = 1
 
     @classmethod
-    def parse(cls, task_text: str) -> Goal:
+    def parse(cls, task_text: str) -> ParsedTask:
         """Parses a sentence. Raises ValueError for one of none of the six types."""
         for pattern in _TASKS:
             match = pattern.fullmatch(task_text.strip().rstrip("."))
@@ -138,7 +138,7 @@ class Explorer:
             ValueError: if the task sentence has none of the known wordings.
         """
         self._rng = random.Random(f"{self._seed}/{observation}")
-        self._goal = Goal.parse(task_text)
+        self._goal = ParsedTask.parse(task_text)
         room = observation.partition("you see ")[2].partition(".")[0]
         self._memory = Memory(receptacles=re.findall(rf"a ({_NAME})", room))
         self._begun = False

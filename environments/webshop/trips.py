@@ -24,7 +24,7 @@ from alignopsd_trl.environments.base import Opening, Step
 from alignopsd_trl.environments.panel import SplitTasks
 from alignopsd_trl.environments.webshop.engine import pages
 from alignopsd_trl.environments.webshop.engine.goals import NO_BOUND, Goal
-from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.engine.session import ShopSession
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 from alignopsd_trl.environments.webshop.environment import Shopper, Shops
 
@@ -180,7 +180,7 @@ class TripEnvironment(Shopper):
 
     def _enter(self) -> None:
         goal = self._goals[len(self._scores)]
-        self._session = Session(self._shop, goal, self._random)
+        self._session = ShopSession(self._shop, goal, self._random)
         self._task_text = self._session.text.split(pages.SEPARATOR)[2]
 
     def _observation(self) -> str:

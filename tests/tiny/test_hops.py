@@ -15,7 +15,7 @@ from alignopsd_trl.environments.searchqa.hops import KINDS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import CURRICULA
 from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.hoppers import HopReader, Situation
+from assets.tiny_policies.hoppers import HopReader, HopState
 from assets.worlds import hops
 
 SETTING = CURRICULA["searchqa_hops"].setting
@@ -127,7 +127,7 @@ def test_a_thought_states_the_situation(world: Suite):
     for row in world.panel("test").rows[:20]:
         views, responses, _ = episode(environment, row, HopReader([], draw).answer)
         for view, response in zip(views, responses, strict=True):
-            now, thought = Situation.read(view), response.partition("</think>")[0]
+            now, thought = HopState.read(view), response.partition("</think>")[0]
             assert all(f"{kind} {name}" in thought for kind, name in zip(now.kinds, now.names, strict=True))
             assert all(f"{fact} {value}" in thought for fact, value in now.stated.items())
             assert now.wanted in thought
@@ -150,7 +150,7 @@ def test_the_situation_of_a_reader_who_went_wrong(world: Suite):
     """A name that was taken from a namesake counts as the next one on the way."""
     environment, row = world.factory(), world.panel("test").rows[2]
     views, _, _ = episode(environment, row, lambda view: _scripted(view, ["Gardale", "Stosk"]))
-    now = Situation.read(views[2])
+    now = HopState.read(views[2])
     assert now.names == ("Gardale", "Stosk") and now.kinds == ("country", "town")
     assert now.right and now.wanted == "country"
 

@@ -21,7 +21,7 @@ _LAMP = re.compile(r"\(istoggled (\?\w+)\)")
 
 
 @dataclass(frozen=True)
-class Goal:
+class PlannerGoal:
     """A goal: a thing of a kind in a place of a kind and in a state, two such things, or one held in a lamp's light.
 
     Args:
@@ -37,7 +37,7 @@ class Goal:
     light: bool = False
 
     @classmethod
-    def of(cls, problem: str) -> Goal | None:
+    def of(cls, problem: str) -> PlannerGoal | None:
         """Returns the goal of a PDDL problem; `None` for one of another form."""
         text = problem.lower()  # as the planner writes names
         text = text[text.find("(:goal") :].split("(:metric")[0]
@@ -59,7 +59,7 @@ class _Task:
     stops: tuple[frozenset[str], ...] = ()
 
 
-def least_commands(goal: Goal | None, facts: Facts) -> int:
+def least_commands(goal: PlannerGoal | None, facts: Facts) -> int:
     """Returns a lower bound on the commands from here to a goal, 0 if the goal is unknown.
 
     Args:
@@ -76,7 +76,7 @@ def least_commands(goal: Goal | None, facts: Facts) -> int:
     return least + bool(least and scene.held - set(things))  # any other thing in the hands must be put down
 
 
-def sub_goals(goal: Goal | None, facts: Facts) -> set[str]:
+def sub_goals(goal: PlannerGoal | None, facts: Facts) -> set[str]:
     """Returns the names of the parts of a goal that hold now: things of the kind taken, one of them in the state, and
     those that are where they belong; with a lamp, its light. Empty if the goal is unknown.
 
@@ -100,7 +100,7 @@ def sub_goals(goal: Goal | None, facts: Facts) -> set[str]:
 
 
 class _Scene:
-    def __init__(self, goal: Goal, facts: Facts):
+    def __init__(self, goal: PlannerGoal, facts: Facts):
         self._goal, self._facts = goal, facts
         self.held = {one for _, one in facts.get("holds", ())}
         self._here = frozenset(location for _, location in facts.get("atlocation", ()))
