@@ -17,7 +17,7 @@ from alignopsd_trl.environments.alfworld import pairs
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.searchqa import hops
-from alignopsd_trl.environments.webshop.player import HABITS, ShopPage, ShopRequest, ScriptedShopper, since_opening
+from alignopsd_trl.environments.webshop.player import HABITS, ScriptedShopper, ShopPage, ShopRequest, since_opening
 from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.results.play import evaluate
 from assets.tiny_policies import hoppers, housekeepers

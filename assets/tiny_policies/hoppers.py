@@ -18,7 +18,7 @@ from typing import Any
 from alignopsd_trl.environments import searchqa_hops
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.environments.panel import SPLITS
-from alignopsd_trl.environments.searchqa.hop_reader import TrapReader, HopState
+from alignopsd_trl.environments.searchqa.hop_reader import HopState, TrapReader
 from alignopsd_trl.environments.searchqa.hops import KINDS, kind_of
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.demonstrations import Demonstration, every_task

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from alignopsd_trl.environments.base import Record, Suite, View
-from alignopsd_trl.environments.webshop.player import ASIN, ShopAnswer, ShopPage, ShopRequest, Row, click
+from alignopsd_trl.environments.webshop.player import ASIN, Row, ShopAnswer, ShopPage, ShopRequest, click
 from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.demonstrations import Demonstration

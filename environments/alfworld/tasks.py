@@ -18,9 +18,8 @@ from alignopsd_trl.environments.alfworld.engine.games import list_games, row_of
 from alignopsd_trl.environments.alfworld.engine.generator import THINGS, VERSION, Variant, generate_all
 from alignopsd_trl.environments.alfworld.engine.packages import logic_checksum, official_folder, versions
 from alignopsd_trl.environments.alfworld.engine.rooms import SIZE
-from alignopsd_trl.environments.alfworld.engine.translation import write_atomically
 from alignopsd_trl.environments.base import UNMADE
-from alignopsd_trl.environments.cache import cache_folder
+from alignopsd_trl.environments.cache import cache_folder, write_atomically
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 COUNTS = {"train": 600, "valid_seen": 128, "valid_unseen": 128}

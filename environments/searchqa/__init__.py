@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.base import DataError, Suite
 from alignopsd_trl.environments.searchqa.engine.averages import Averages, averages
 from alignopsd_trl.environments.searchqa.engine.backends import BACKENDS, open_local
 from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
@@ -26,7 +26,7 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import (
 from alignopsd_trl.environments.searchqa.environment import SearchQA, SearchQABatch, SearchQAFactory
 from alignopsd_trl.environments.searchqa.options import SearchQAOptions
 from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt, prompt_of
-from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
+from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD, DATA_SOURCES, Questions
 
 __all__ = [
     "Averages",

@@ -11,7 +11,7 @@ import gymnasium
 
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.webshop.engine.nouns import extractor
-from alignopsd_trl.environments.webshop.environment import WebShopFactory, WebShopEnvironment, open_shops
+from alignopsd_trl.environments.webshop.environment import WebShopEnvironment, WebShopFactory, open_shops
 from alignopsd_trl.environments.webshop.options import WebShopOptions
 from alignopsd_trl.environments.webshop.prompt import WebShopPrompt
 from alignopsd_trl.environments.webshop.tasks import Tasks, split_rule

@@ -57,7 +57,9 @@ class ExactShopper:
         by_kind = f"{weakness(request)}/{decision}"
         return by_kind if by_kind in self.care else decision
 
-    def _on_search(self, request: ShopRequest, page: ShopPage, actions: list[str]) -> tuple[list[Part], tuple[str, str]]:
+    def _on_search(
+        self, request: ShopRequest, page: ShopPage, actions: list[str]
+    ) -> tuple[list[Part], tuple[str, str]]:
         full = f"search[{' '.join(request.words)}]"
         noun = request.noun
         return [("search", f"looking for {noun} with all its traits", full)], (
@@ -65,7 +67,9 @@ class ExactShopper:
             f"search[{noun}]",
         )
 
-    def _on_results(self, request: ShopRequest, page: ShopPage, actions: list[str]) -> tuple[list[Part], tuple[str, str]]:
+    def _on_results(
+        self, request: ShopRequest, page: ShopPage, actions: list[str]
+    ) -> tuple[list[Part], tuple[str, str]]:
         fitting = [row for row in page.rows if row.fits(request) and click(row.asin) not in actions]
         full = f"search[{' '.join(request.words)}]"
         if fitting:

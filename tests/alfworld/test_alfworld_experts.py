@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from alignopsd_trl.environments.alfworld import Explorer
-from alignopsd_trl.environments.alfworld.player import ParsedTask, Memory
+from alignopsd_trl.environments.alfworld.player import Memory, ParsedTask
 
 
 @pytest.mark.parametrize(

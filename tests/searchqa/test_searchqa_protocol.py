@@ -17,6 +17,7 @@ from alignopsd_trl.environments.searchqa.engine.client import read_reply
 from alignopsd_trl.environments.searchqa.engine.observations import show
 from alignopsd_trl.environments.searchqa.serve import RetrievalServer, Service
 
+Start = Callable[..., RetrievalServer]
 PAIRS = cases("retrieval_protocol*.json", "pairs")
 
 
@@ -31,7 +32,7 @@ def without_scores(reply: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def start(bm25: BM25Retriever) -> Iterator[Callable[..., RetrievalServer]]:
+def start(bm25: BM25Retriever) -> Iterator[Start]:
     running: dict[tuple[str, str], RetrievalServer] = {}
 
     def server(dialect: str = "both", documents: str = "plain") -> RetrievalServer:
@@ -56,7 +57,7 @@ def ask(server: RetrievalServer, body: Any, method: str = "POST", path: str = "/
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_server_answers_as_recorded(pair: dict[str, Any], start: Callable[..., RetrievalServer]) -> None:
+def test_server_answers_as_recorded(pair: dict[str, Any], start: Start) -> None:
     request, expected = pair["request"], pair["response"]
     strict = expected["status"] == 422  # recorded at servers that speak one dialect only
     dialect = ("list" if "query" in request["json"] else "single") if strict else "both"
@@ -99,7 +100,7 @@ def test_client_reads_and_shows_as_recorded(pair: dict[str, Any], serve: Callabl
 
 
 @pytest.mark.parametrize("pair", [p for p in PAIRS if p.values[0]["response"]["status"] == 422])
-def test_the_wrong_dialect_is_refused_without_a_retry(pair: dict[str, Any], start: Callable[..., RetrievalServer]) -> None:
+def test_the_wrong_dialect_is_refused_without_a_retry(pair: dict[str, Any], start: Start) -> None:
     dialect = "single" if "query" in pair["request"]["json"] else "list"
     client = HttpRetriever(start("list" if dialect == "single" else "single").url, dialect)
     with pytest.raises(RuntimeError, match="use dialect="):
@@ -108,9 +109,7 @@ def test_the_wrong_dialect_is_refused_without_a_retry(pair: dict[str, Any], star
 
 
 @pytest.mark.parametrize("dialect", ["list", "single"])
-def test_client_and_server_agree_with_the_backend(
-    dialect: str, start: Callable[..., RetrievalServer], bm25: BM25Retriever
-) -> None:
+def test_client_and_server_agree_with_the_backend(dialect: str, start: Start, bm25: BM25Retriever) -> None:
     queries = ["capital of Marevia", "Lumloom", "zzzz qqqq", "", "Lumloom", "où coule la rivière Æ ☕ \ud800?"]
     client = HttpRetriever(start("both").url, dialect)
     client.check()
@@ -119,7 +118,7 @@ def test_client_and_server_agree_with_the_backend(
     assert client.metrics()["requests"] == (2 if dialect == "list" else 7)
 
 
-def test_scores_can_be_left_out(start: Callable[..., RetrievalServer]) -> None:
+def test_scores_can_be_left_out(start: Start) -> None:
     _, wrapped = ask(start(), {"queries": ["Lumloom", "Feploom", "Ouswend"], "topk": 2, "return_scores": True})
     for body in ({"return_scores": False}, {}):
         status, bare = ask(start(), {"queries": ["Lumloom", "Feploom", "Ouswend"], "topk": 2, **body})
@@ -128,13 +127,13 @@ def test_scores_can_be_left_out(start: Callable[..., RetrievalServer]) -> None:
 
 
 @pytest.mark.parametrize(("topk", "expected"), [(None, 3), (0, 3), (1, 1), (5, 5), (100_000, None)])
-def test_topk(topk: int | None, expected: int | None, start: Callable[..., RetrievalServer]) -> None:
+def test_topk(topk: int | None, expected: int | None, start: Start) -> None:
     status, found = ask(start(), {"query": "town on the banks of the river", "topk": topk, "return_scores": True})
     assert status == 200 and len(found["result"]) == 1
     assert len(found["result"][0]) == expected if expected else len(found["result"][0]) > 40
 
 
-def test_no_queries_and_extra_fields(start: Callable[..., RetrievalServer]) -> None:
+def test_no_queries_and_extra_fields(start: Start) -> None:
     assert ask(start(), {"queries": [], "return_scores": True}) == (200, {"result": []})
     assert ask(start(), {"queries": ["zzzz"], "colour": "red"}) == (200, {"result": [[]]})
 
@@ -157,13 +156,13 @@ def test_no_queries_and_extra_fields(start: Callable[..., RetrievalServer]) -> N
         (b"[" * 100_000, None),
     ],
 )
-def test_bad_requests(body: Any, field: str | None, start: Callable[..., RetrievalServer]) -> None:
+def test_bad_requests(body: Any, field: str | None, start: Start) -> None:
     status, found = ask(start(), body)
     assert status == 422
     assert found["detail"][0]["loc"] == (["body", field] if field else ["body"])
 
 
-def test_routes(start: Callable[..., RetrievalServer], bm25: BM25Retriever) -> None:
+def test_routes(start: Start, bm25: BM25Retriever) -> None:
     status, found = ask(start(), b"", "GET", "/health")
     assert status == 200 and found["status"] == "ok" and found["passages"] == len(bm25.corpus)
     assert ask(start(), b"", "GET")[0] == 405
@@ -208,7 +207,7 @@ def raw(server: RetrievalServer, request: bytes) -> tuple[bytes, Any]:
     return head.split(b"\r\n")[0], json.loads(body)
 
 
-def test_requests_that_can_t_be_read_get_json_and_the_service_goes_on(start: Callable[..., RetrievalServer]) -> None:
+def test_requests_that_can_t_be_read_get_json_and_the_service_goes_on(start: Start) -> None:
     server = start()
     post = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: "
     assert raw(server, post + b"9" * 5000 + b"\r\n\r\n")[0].startswith(b"HTTP/1.1 413 ")
@@ -219,7 +218,7 @@ def test_requests_that_can_t_be_read_get_json_and_the_service_goes_on(start: Cal
     assert ask(server, {"query": "Lumloom"})[0] == 200
 
 
-def test_long_inputs_are_refused_and_not_sent_back_whole(start: Callable[..., RetrievalServer]) -> None:
+def test_long_inputs_are_refused_and_not_sent_back_whole(start: Start) -> None:
     server = start()
     status, reply = ask(server, {"query": "word " * 20_000})
     assert status == 422 and "at most 65536 characters" in reply["detail"][0]["msg"]
@@ -227,7 +226,7 @@ def test_long_inputs_are_refused_and_not_sent_back_whole(start: Callable[..., Re
     assert status == 422 and len(json.dumps(reply)) < 2000
 
 
-def test_a_turn_of_long_queries_is_sent_in_parts(start: Callable[..., RetrievalServer]) -> None:
+def test_a_turn_of_long_queries_is_sent_in_parts(start: Start) -> None:
     queries = [f"Lumloom {number} " + "a" * 30_000 for number in range(40)]
     retriever = HttpRetriever(start().url)
     found = retriever.search(queries, 1)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from alignopsd_trl.environments.alfworld.house import NOTHING, House
-from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, Goal
+from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, PairGoal
 from alignopsd_trl.environments.base import Opening, Suite, TextEnvironment
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import SPLITS
@@ -70,7 +70,7 @@ def test_splits_share_no_game_and_kinds_are_spread_evenly(pairs: Suite):
 
 def test_every_game_holds_its_trap_and_no_other(pairs: Suite):
     for row in pairs.tasks("test"):
-        goal, house = Goal.read(row["task"]), House.read(row["places"])
+        goal, house = PairGoal.read(row["task"]), House.read(row["places"])
         things = [thing for place in house.places.values() for thing in place.things]
         assert sum(thing.startswith(f"{goal.thing} ") for thing in things) == 2
         shut = any(place.closed and place.things for place in house.places.values())

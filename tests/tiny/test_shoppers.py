@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.environments.webshop.player import ShopPage, ShopRequest, Row, ScriptedShopper
+from alignopsd_trl.environments.webshop.player import Row, ScriptedShopper, ShopPage, ShopRequest
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import guidance
 from assets.tiny_policies.demonstrations import demonstrations, episode

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from webshop_catalogues import entry, instruction, write
 
+from alignopsd_trl.environments.base import DataError
 from alignopsd_trl.environments.webshop.engine import json_stream
-from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataError, DataFiles
+from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataFiles
 from alignopsd_trl.environments.webshop.engine.goals import GoalList
 from alignopsd_trl.environments.webshop.engine.index import open_catalogue
 

@@ -16,7 +16,7 @@ from alignopsd_trl.environments.alfworld.engine.categories import TASK_TYPES
 from alignopsd_trl.environments.alfworld.engine.games import Game
 from alignopsd_trl.environments.alfworld.engine.play import display_names
 from alignopsd_trl.environments.alfworld.engine.problem import LAMPS, Thing, able, contents, goal, problem
-from alignopsd_trl.environments.alfworld.engine.rooms import SIZE, Room, Names, Receptacle, layout, scenes
+from alignopsd_trl.environments.alfworld.engine.rooms import SIZE, Names, Receptacle, Room, layout, scenes
 from alignopsd_trl.environments.base import EnvironmentBatch, Failure
 
 VERSION = 1
@@ -173,9 +173,7 @@ def _pairs(number: int, room: Room) -> dict[str, list[str]]:
     return {place: targets for place, targets in pairs.items() if targets}
 
 
-def _things(
-    rng: random.Random, number: int, room: Room, target: str, place: str, more: tuple[int, int]
-) -> list[Thing]:
+def _things(rng: random.Random, number: int, room: Room, target: str, place: str, more: tuple[int, int]) -> list[Thing]:
     names = Names(rng)
     homes = [(receptacle, contents(receptacle.kind)) for receptacle in room.receptacles]
     count = rng.randint(2, 3) if number == 6 else rng.randint(1, 2)

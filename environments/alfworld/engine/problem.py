@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from alignopsd_trl.environments.alfworld.engine.rooms import Room, Receptacle
+from alignopsd_trl.environments.alfworld.engine.rooms import Receptacle, Room
 
 ACTION_FACTS = {"Cleanable": "cleanable", "Heatable": "heatable", "Coolable": "coolable", "Sliceable": "sliceable"}
 LAMPS = ("DeskLamp", "FloorLamp")

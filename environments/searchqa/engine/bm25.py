@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
-import shutil
-import tempfile
-import threading
-import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +17,9 @@ import bm25s
 import numpy as np
 from tqdm.auto import tqdm
 
+from alignopsd_trl.environments.cache import draft_folder
 from alignopsd_trl.environments.searchqa.engine.corpus import Corpus, CorpusError
-from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, Passage, Retriever
+from alignopsd_trl.environments.searchqa.engine.retrieval import LocalRetriever, Outcome, Passage
 from alignopsd_trl.environments.text import lucene
 from alignopsd_trl.environments.text.bm25 import K1, B, best, idf, norms, weight
 
@@ -77,7 +73,7 @@ class _Engine(bm25s.BM25):
         return {"data": data, "indices": indices, "indptr": indptr, "num_docs": len(lengths)}
 
 
-class BM25Retriever(Retriever):
+class BM25Retriever(LocalRetriever):
     """Searches a corpus by BM25.
 
     Args:
@@ -91,6 +87,7 @@ class BM25Retriever(Retriever):
     """
 
     def __init__(self, corpus: Corpus, index: str | Path | None = None, progress: bool = False):
+        super().__init__()
         self.corpus = corpus
         if index is None:
             self._engine = _build(corpus, progress)
@@ -103,28 +100,17 @@ class BM25Retriever(Retriever):
         self._total = np.zeros(len(corpus))  # scratch, all zero between searches
         self.description = {"backend": "bm25", "corpus": corpus.checksum[:16], "passages": len(corpus),
                             "k1": K1, "b": B, "analyser": lucene.NAME}  # fmt: skip
-        self._counters = {"queries": 0.0, "seconds": 0.0}
-        self._lock = threading.Lock()  # one search at a time: they share the scratch
 
-    def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
+    def _searched(self, queries: Sequence[str], k: int) -> list[Outcome]:
         """Returns passages that share a term with the query, best first."""
-        started = time.perf_counter()
-        found: list[Outcome] = [self._search(query, k) for query in queries]
-        with self._lock:
-            self._counters["queries"] += len(queries)
-            self._counters["seconds"] += time.perf_counter() - started
-        return found
+        return [self._hits(query, k) for query in queries]
 
-    def metrics(self) -> dict[str, float]:
-        return dict(self._counters)
-
-    def _search(self, query: str, k: int) -> list[Passage]:
+    def _hits(self, query: str, k: int) -> list[Passage]:
         vocabulary = self._engine.vocab_dict
         ids = [vocabulary[term] for term in lucene.terms(query) if term in vocabulary]
         if not ids or k <= 0:
             return []
-        with self._lock:
-            rows, scores = self._candidates(ids, k)
+        rows, scores = self._candidates(ids, k)
         return [self.corpus.passage(row, score) for row, score in top(rows, scores, k)]
 
     def _candidates(self, ids: Sequence[int], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -205,23 +191,13 @@ def _identity(corpus: Corpus) -> dict[str, Any]:
 
 
 def _save(engine: _Engine, corpus: Corpus, folder: Path) -> None:
-    """Writes under another name and renames, so that a reader never sees half an index and builders do not clash."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        with draft_folder(folder) as draft:
+            engine.save(draft, show_progress=False)
+            np.save(draft / _OFFSETS, corpus.offsets)
+            (draft / _MANIFEST).write_text(json.dumps({**_identity(corpus), "passages": len(corpus)}), encoding="utf-8")
     except OSError as error:
         raise CorpusError(f"index folder {folder} can't be written ({error}); give another with index=...") from error
-    try:
-        engine.save(draft, show_progress=False)
-        np.save(draft / _OFFSETS, corpus.offsets)
-        (draft / _MANIFEST).write_text(json.dumps({**_identity(corpus), "passages": len(corpus)}), encoding="utf-8")
-        os.chmod(draft, 0o755)
-        os.rename(draft, folder)
-    except OSError:
-        if not (folder / _MANIFEST).is_file():
-            raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _load(corpus: Corpus, folder: Path) -> _Engine:

@@ -16,15 +16,12 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.environments.base import DataError
 from alignopsd_trl.environments.webshop.engine.json_stream import JsonError, stream_list
 
 DEFAULT_PRICE = 100.0
 MAX_ASIN = 10
 EMBEDDED = Path(__file__).parents[1] / "catalogue"
-
-
-class DataError(ValueError):
-    """Raised for a data file that can't be used. The message names file, record, field and remedy."""
 
 
 @dataclass(frozen=True)
