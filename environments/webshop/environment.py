@@ -16,7 +16,7 @@ from alignopsd_trl.environments.webshop.engine.files import DataFiles
 from alignopsd_trl.environments.webshop.engine.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
 from alignopsd_trl.environments.webshop.engine.index import data_checksum, open_catalogue
 from alignopsd_trl.environments.webshop.engine.pages import Role
-from alignopsd_trl.environments.webshop.engine.session import ShopSession
+from alignopsd_trl.environments.webshop.engine.session import Effect, ShopSession
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 from alignopsd_trl.environments.webshop.options import WebShopOptions
 from alignopsd_trl.environments.webshop.prompt import WebShopPrompt, project
@@ -77,8 +77,34 @@ class Shopper(TextEnvironment):
             raise RuntimeError("step before reset; call reset(goal_index=...) first")
         return self._session
 
+    def step(self, action: str) -> Step:
+        """Executes any string. ``metrics``: whether the action was admissible. ``info``: the raw observation, and the
+        breakdown at a purchase."""
+        session = self._live()
+        admitted = session.admits(action)
+        effect = session.step(action)
+        info: dict[str, Any] = {"raw_observation": session.text}
+        if effect.breakdown is not None:
+            info["breakdown"] = effect.breakdown
+        done, won, score = self._result(effect)
+        return Step(
+            observation=self._observation(),
+            reward=self._terminal(won, score) if done else 0.0,
+            done=done,
+            won=won,
+            score=score,
+            admissible=self._admissible(),
+            valid=admitted or self.options.validity == "format",
+            metrics={"admissible": admitted},
+            info=info,
+        )
+
+    def _result(self, effect: Effect) -> tuple[bool, bool, float]:
+        """Returns whether the episode ends with an action's effect, whether it is won, and its score."""
+        return effect.done, effect.done and effect.reward == 1.0, float(effect.reward)
+
     def _terminal(self, won: bool, score: float) -> float:
-        return float(score) if self.options.reward == "score" else self.options.won_reward * won
+        return score if self.options.reward == "score" else self.options.won_reward * won
 
     def _admissible(self) -> tuple[str, ...]:
         """Returns the actions on offer; compact ones leave out the click on the search button, which does nothing."""
@@ -112,28 +138,6 @@ class WebShopEnvironment(Shopper):
         self._task_text = self._session.text.split(pages.SEPARATOR)[2]
         return Opening(
             self._observation(), self._task_text, self._admissible(), category=self._session.goal["category"]
-        )
-
-    def step(self, action: str) -> Step:
-        """Executes any string. ``metrics``: whether the action was admissible. ``info``: the raw observation, and the
-        breakdown at a purchase."""
-        session = self._live()
-        admitted = session.admits(action)
-        answer = session.step(action)
-        won = answer.done and answer.reward == 1.0
-        info: dict[str, Any] = {"raw_observation": session.text}
-        if answer.breakdown is not None:
-            info["breakdown"] = answer.breakdown
-        return Step(
-            observation=self._observation(),
-            reward=self._terminal(won, answer.reward) if answer.done else 0.0,
-            done=answer.done,
-            won=won,
-            score=float(answer.reward),
-            admissible=self._admissible(),
-            valid=admitted or self.options.validity == "format",
-            metrics={"admissible": admitted},
-            info=info,
         )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -24,7 +25,7 @@ from alignopsd_trl.environments.base import Opening, Step
 from alignopsd_trl.environments.panel import SplitTasks
 from alignopsd_trl.environments.webshop.engine import pages
 from alignopsd_trl.environments.webshop.engine.goals import NO_BOUND, Goal
-from alignopsd_trl.environments.webshop.engine.session import ShopSession
+from alignopsd_trl.environments.webshop.engine.session import Effect, ShopSession
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 from alignopsd_trl.environments.webshop.environment import Shopper, Shops
 
@@ -154,29 +155,22 @@ class TripEnvironment(Shopper):
     def step(self, action: str) -> Step:
         """Executes any string, as in WebShop, with ``requests_right`` in ``metrics`` and each purchase's breakdown.
         A right purchase is a milestone."""
-        session = self._live()
-        admitted = session.admits(action)
-        answer = session.step(action)
-        info: dict[str, Any] = {"raw_observation": session.text}
-        if answer.done:
-            info["breakdown"] = answer.breakdown
-            self._scores.append(float(answer.reward))
+        bought = len(self._scores)
+        step = super().step(action)
+        right = len(self._scores) > bought and self._scores[-1] == 1.0
+        return replace(
+            step,
+            milestone=f"request {len(self._scores)} served" if right else None,
+            metrics={**step.metrics, "requests_right": sum(score == 1.0 for score in self._scores)},
+        )
+
+    def _result(self, effect: Effect) -> tuple[bool, bool, float]:
+        if effect.done:
+            self._scores.append(float(effect.reward))
             if len(self._scores) < len(self._goals):
                 self._enter()
         done = len(self._scores) == len(self._goals)
-        score, won = sum(self._scores) / len(self._goals), done and min(self._scores) == 1.0
-        return Step(
-            observation=self._observation(),
-            reward=self._terminal(won, score) if done else 0.0,
-            done=done,
-            won=won,
-            score=score,
-            admissible=self._admissible(),
-            valid=admitted or self.options.validity == "format",
-            milestone=f"request {len(self._scores)} served" if answer.done and answer.reward == 1.0 else None,
-            metrics={"admissible": admitted, "requests_right": sum(score == 1.0 for score in self._scores)},
-            info=info,
-        )
+        return done, done and min(self._scores) == 1.0, sum(self._scores) / len(self._goals)
 
     def _enter(self) -> None:
         goal = self._goals[len(self._scores)]
