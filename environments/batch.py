@@ -133,7 +133,8 @@ class SerialBatch(Declared):
         if self._streams is None:
             return [guarded(call) for call in calls]
         with kept():
-            return [_lent(self._streams[slot], call) for slot, call in zip(slots, calls, strict=True)]
+            pairs = zip(slots, calls, strict=True)
+            return [self._streams[slot].around(partial(guarded, call)) for slot, call in pairs]
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return self._environments[0].project(response, admissible)
@@ -141,13 +142,6 @@ class SerialBatch(Declared):
     def close(self) -> None:
         for environment in self._environments:
             guarded(environment.close)
-
-
-def _lent(stream: RandomStream, call: Callable[[], Any]) -> Any:
-    stream.install()
-    found = guarded(call)
-    stream.keep()
-    return found
 
 
 class ThreadedBatch(Declared):

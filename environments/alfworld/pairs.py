@@ -95,11 +95,8 @@ def game(kind: str, draw: Random) -> dict[str, Any]:
         things[spot].append(f"{draw.choice(others)} 1")
     for inside in things:
         draw.shuffle(inside)
-    return {"task": _sentence(goal), "places": _lines(stands + tools, [*things, *([] for _ in tools)], draw)}
-
-
-def _sentence(goal: PairGoal) -> str:
-    return f"put two {goal.state + ' ' if goal.state else ''}{goal.thing} in {goal.place}."
+    task = f"put two {state + ' ' if state else ''}{thing} in {goal.place}."
+    return {"task": task, "places": _lines(stands + tools, [*things, *([] for _ in tools)], draw)}
 
 
 def _lines(stands: Sequence[str], things: Sequence[Sequence[str]], draw: Random) -> list[str]:

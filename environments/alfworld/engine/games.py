@@ -42,14 +42,6 @@ class Game:
     pddl_problem: str
     walkthrough: tuple[str, ...]
 
-    @property
-    def task_type(self) -> str:
-        return task_type_of(self.task_id)
-
-    @property
-    def category(self) -> str:
-        return CATEGORY_OF[self.task_type]
-
     def joined(self) -> dict[str, Any]:
         """Returns the five keys of a ``game.tw-pddl`` file."""
         domain, grammar = logic_files()

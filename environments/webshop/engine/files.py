@@ -202,7 +202,9 @@ class Cleaner:
         try:
             for name, contents in value.items():
                 if contents is not None:
-                    options[name.lower()] = [_option(content["value"]) for content in contents]
+                    options[name.lower()] = [
+                        content["value"].strip().replace("/", " | ").lower() for content in contents
+                    ]
         except (AttributeError, KeyError, TypeError) as error:
             problem = f"is not an object of lists of {{'value': text}} ({type(error).__name__}: {error})"
             remedy = "write {name: [{'value': text}, ...]}"
@@ -248,10 +250,6 @@ def _price(part: str) -> float:
         return float(Decimal(digits))
     except InvalidOperation as error:
         raise ValueError(f"the part {part!r} is no decimal number") from error
-
-
-def _option(value: str) -> str:
-    return value.strip().replace("/", " | ").lower()
 
 
 def load_object(path: Path) -> dict[str, Any]:
