@@ -202,9 +202,8 @@ class Cleaner:
         try:
             for name, contents in value.items():
                 if contents is not None:
-                    options[name.lower()] = [
-                        content["value"].strip().replace("/", " | ").lower() for content in contents
-                    ]
+                    values = (content["value"].strip() for content in contents)
+                    options[name.lower()] = [value.replace("/", " | ").lower() for value in values]
         except (AttributeError, KeyError, TypeError) as error:
             problem = f"is not an object of lists of {{'value': text}} ({type(error).__name__}: {error})"
             remedy = "write {name: [{'value': text}, ...]}"
