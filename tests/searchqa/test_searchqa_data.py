@@ -131,8 +131,8 @@ def test_the_two_means_differ_and_are_named() -> None:
     assert found.questions == {"nq": 1, "popqa": 3} and list(found.per_source) == ["nq", "popqa"]
     text = str(found)
     assert "mean over data sets" in text and "mean over questions" in text and "33.3%" in text and "50.0%" in text
-    for strange in ([], [("squad", 1.0)]):
-        with pytest.raises(ValueError, match="squad" if strange else ""):
+    for strange, problem in (([], "no results"), ([("squad", 1.0)], "squad")):
+        with pytest.raises(ValueError, match=problem):
             averages(strange)
 
 

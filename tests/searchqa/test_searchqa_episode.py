@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignopsd_trl.environments.base import Failure, Record, View
+from alignopsd_trl.environments.base import Failure, Projection, Record, View
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.searchqa import (
@@ -70,12 +70,7 @@ def test_search_then_answer() -> None:
     ("max_turns", "responses", "asked", "last"),
     [
         (4, ["<answer>the town of Lumloom</answer>"], 0, {"done": True, "won": False, "contains_match": 1.0}),
-        (
-            4,
-            [f"<search>{turn}</search>" for turn in range(4)],
-            3,
-            {"observation": "", "done": False, "answered": False},
-        ),
+        (4, ["<search>a</search>"] * 4, 3, {"observation": "", "done": False, "answered": False}),
         (1, ["<answer>Lumloom</answer>"], 0, {"won": True}),
         (4, ["<think>hm</think>"], 0, {"observation": "", "done": False, "turns": 1}),
         (4, ["<search><answer>Lumloom</answer></search>"], 1, {"done": False, "action": "search"}),
@@ -88,7 +83,7 @@ def test_what_a_turn_is_worth(max_turns: int, responses: list[str], asked: int, 
     episode = started(max_turns=max_turns)
     for response in responses:
         projection = episode.project(response)
-        assert projection.valid == (response != "<think>hm</think>") == bool(projection.action)
+        assert response.startswith("<think>") == (projection == Projection("", False))
         step = episode.step(projection.action)
     told = {**vars(step), **step.metrics, **step.info}
     assert {name: told[name] for name in last} == last and step.reward == float(step.won)

@@ -22,7 +22,7 @@ TEXTS = (
 TOKENIZER = build_tokenizer(TEXTS, 512, PHRASES)
 
 
-def decoded(text: str) -> str:
+def decoded(text: str) -> object:
     return TOKENIZER.decode(TOKENIZER(text)["input_ids"])
 
 
