@@ -22,6 +22,7 @@ from fakes.tool_classes import (
     guessing_reward,
     guessing_rows,
     messages,
+    played,
     script,
     trainer_of,
 )
@@ -134,15 +135,6 @@ def test_what_an_object_opened_is_closed_with_its_batch(way: str) -> None:
     assert len(live) == 3
     batch.close()
     assert not live
-
-
-def played(environment: ToolEnvironment, row: dict[str, Any], *actions: str) -> tuple[Any, list[Any], Any]:
-    batch = open_batch(environment, 1, 5.0)
-    opening = batch.reset([0], [{"seed": 7, **row}])[0]
-    steps = [batch.step([0], [batch.project(action).action])[0] for action in actions]
-    ending = batch.finish([0])[0]
-    batch.close()
-    return opening, steps, ending
 
 
 def test_success_is_what_the_user_says_it_is() -> None:
