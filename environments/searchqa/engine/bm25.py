@@ -1,4 +1,4 @@
-"""BM25 over a local corpus: scores as Lucene computes them, stored and searched by `bm25s`.
+"""BM25 over a local corpus: scores as Lucene computes them, with an index on disk.
 
 k1 = 0.9, b = 0.4, no (k1 + 1) factor, document lengths quantised to one byte as Lucene does, scores summed in double
 precision and rounded to single. The index is a folder of arrays that all processes map into memory.
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import bm25s
 import numpy as np
 from tqdm.auto import tqdm
 
@@ -26,6 +25,8 @@ from alignopsd_trl.environments.text.bm25 import K1, B, best, idf, norms, weight
 FOLDER_NAME = "bm25"
 _MANIFEST = "manifest.json"
 _OFFSETS = "offsets.npy"
+_VOCABULARY = "vocab.index.json"
+_ARRAYS = ("indptr", "indices", "data")
 _CHUNK = 50_000  # passages that are counted at a time while an index is built
 
 
@@ -37,40 +38,14 @@ class _Counts(NamedTuple):
     counts: np.ndarray
 
 
-class _Postings(NamedTuple):
-    """The tokenised corpus for `bm25s`; ``ids`` goes to `_Engine.build_index_from_ids` unchanged."""
+class _Index(NamedTuple):
+    """What each term adds to the score of each passage. The passages of term t are ``indices[indptr[t]:indptr[t + 1]]``
+    (int32), their scores the same part of ``data`` (float32)."""
 
-    ids: tuple[list[_Counts], np.ndarray]
-    vocab: dict[str, int]
-
-
-class _Engine(bm25s.BM25):
-    """`bm25s.BM25` with Lucene's lengths, built by array operations a chunk at a time (its documented override)."""
-
-    def build_index_from_ids(
-        self,
-        unique_token_ids: list[int],
-        corpus_token_ids: Any,  # `_Postings.ids`
-        show_progress: bool = False,
-        leave_progress: bool = False,
-    ) -> dict[str, Any]:
-        self.nonoccurrence_array = None  # bm25s reads it when it saves
-        chunks, lengths = corpus_token_ids
-        frequency = np.zeros(len(unique_token_ids), dtype=np.int64)
-        for chunk in chunks:
-            frequency += np.bincount(chunk.terms, minlength=len(frequency))
-        indptr = np.concatenate(([0], np.cumsum(frequency)))
-        rarity, norm = idf(max(1, int(np.count_nonzero(lengths))), frequency), norms(lengths)
-        data, indices = np.empty(indptr[-1], dtype=np.float32), np.empty(indptr[-1], dtype=np.int32)
-        filled = indptr[:-1].copy()
-        for chunk in chunks:
-            here = np.bincount(chunk.terms, minlength=len(frequency))
-            within = np.arange(len(chunk.terms)) - np.repeat(np.cumsum(here) - here, here)
-            where = filled[chunk.terms] + within
-            data[where] = weight(rarity[chunk.terms], chunk.counts, norm[chunk.passages])
-            indices[where] = chunk.passages
-            filled += here
-        return {"data": data, "indices": indices, "indptr": indptr, "num_docs": len(lengths)}
+    vocabulary: dict[str, int]
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
 
 
 class BM25Retriever(LocalRetriever):
@@ -90,13 +65,12 @@ class BM25Retriever(LocalRetriever):
         super().__init__()
         self.corpus = corpus
         if index is None:
-            self._engine = _build(corpus, progress)
+            self._index = _build(corpus, progress)
         else:
             if not Path(index).exists():
                 _save(_build(corpus, progress), corpus, Path(index))
-            self._engine = _load(corpus, Path(index))
-        scores: Any = self._engine.scores
-        self._starts, self._rows, self._weights = (np.asarray(scores[name]) for name in ("indptr", "indices", "data"))
+            self._index = _load(corpus, Path(index))
+        self._starts, self._rows, self._weights = map(np.asarray, self._index[1:])  # views: a memmap is slow to slice
         self._total = np.zeros(len(corpus))  # scratch, all zero between searches
         self.description = {"backend": "bm25", "corpus": corpus.checksum[:16], "passages": len(corpus),
                             "k1": K1, "b": B, "analyser": lucene.NAME}  # fmt: skip
@@ -106,7 +80,7 @@ class BM25Retriever(LocalRetriever):
         return [self._hits(query, k) for query in queries]
 
     def _hits(self, query: str, k: int) -> list[Passage]:
-        vocabulary = self._engine.vocab_dict
+        vocabulary = self._index.vocabulary
         ids = [vocabulary[term] for term in lucene.terms(query) if term in vocabulary]
         if not ids or k <= 0:
             return []
@@ -140,28 +114,42 @@ def top(rows: np.ndarray, scores: np.ndarray, k: int) -> list[tuple[int, float]]
     return heapq.nsmallest(k, pairs, key=lambda pair: (-pair[1], str(pair[0])))
 
 
-def _build(corpus: Corpus, progress: bool) -> _Engine:
-    engine = _Engine(k1=K1, b=B, method="lucene")
-    engine.index(_count(corpus, progress), show_progress=False)
-    return engine
+def _build(corpus: Corpus, progress: bool) -> _Index:
+    """Builds the index by array operations, a chunk at a time."""
+    vocabulary, chunks, lengths = _count(corpus, progress)
+    frequency = np.zeros(len(vocabulary), dtype=np.int64)
+    for chunk in chunks:
+        frequency += np.bincount(chunk.terms, minlength=len(frequency))
+    indptr = np.concatenate(([0], np.cumsum(frequency)))
+    rarity, norm = idf(max(1, int(np.count_nonzero(lengths))), frequency), norms(lengths)
+    data, indices = np.empty(indptr[-1], dtype=np.float32), np.empty(indptr[-1], dtype=np.int32)
+    filled = indptr[:-1].copy()
+    for chunk in chunks:
+        here = np.bincount(chunk.terms, minlength=len(frequency))
+        within = np.arange(len(chunk.terms)) - np.repeat(np.cumsum(here) - here, here)
+        where = filled[chunk.terms] + within
+        data[where] = weight(rarity[chunk.terms], chunk.counts, norm[chunk.passages])
+        indices[where] = chunk.passages
+        filled += here
+    return _Index(vocabulary, indptr, indices, data)
 
 
-def _count(corpus: Corpus, progress: bool) -> _Postings:
+def _count(corpus: Corpus, progress: bool) -> tuple[dict[str, int], list[_Counts], np.ndarray]:
+    """Returns the number of each term, the counts of the passages, and how many terms each has, (N,) int64."""
     numbers = _TermNumbers()
     chunks: list[_Counts] = []
     lengths = np.zeros(len(corpus), dtype=np.int64)
     terms, passages = array("i"), array("i")
     for row_number, row in enumerate(tqdm(corpus, total=len(corpus), desc="BM25 index", disable=not progress)):
-        found = [numbers[token] for token in lucene.words(row["contents"])]
-        found = [number for number in found if number >= 0]
-        terms.extend(found)
-        passages.extend([row_number] * len(found))
-        lengths[row_number] = len(found)
+        known = [number for token in lucene.words(row["contents"]) if (number := numbers[token]) >= 0]
+        terms.extend(known)
+        passages.extend([row_number] * len(known))
+        lengths[row_number] = len(known)
         if row_number % _CHUNK == _CHUNK - 1:
             chunks.append(_merge(terms, passages))
             terms, passages = array("i"), array("i")
     chunks.append(_merge(terms, passages))
-    return _Postings((chunks, lengths), numbers.vocabulary)
+    return numbers.vocabulary, chunks, lengths
 
 
 class _TermNumbers(dict[str, int]):
@@ -169,7 +157,7 @@ class _TermNumbers(dict[str, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vocabulary: dict[str, int] = {"": 0}  # bm25s wants an entry for the empty term
+        self.vocabulary: dict[str, int] = {"": 0}  # the empty term, which no text has, is part of the format
 
     def __missing__(self, token: str) -> int:
         term = lucene.term(token)
@@ -190,30 +178,31 @@ def _identity(corpus: Corpus) -> dict[str, Any]:
     return {"format": "searchqa-bm25/1", "corpus": corpus.checksum, "analyser": lucene.NAME, "k1": K1, "b": B}
 
 
-def _save(engine: _Engine, corpus: Corpus, folder: Path) -> None:
+def _save(index: _Index, corpus: Corpus, folder: Path) -> None:
     try:
         with draft_folder(folder) as draft:
-            engine.save(draft, show_progress=False)
+            for name in _ARRAYS:
+                np.save(draft / f"{name}.csc.index.npy", getattr(index, name))
+            (draft / _VOCABULARY).write_text(json.dumps(index.vocabulary), encoding="utf-8")
             np.save(draft / _OFFSETS, corpus.offsets)
             (draft / _MANIFEST).write_text(json.dumps({**_identity(corpus), "passages": len(corpus)}), encoding="utf-8")
     except OSError as error:
         raise CorpusError(f"index folder {folder} can't be written ({error}); give another with index=...") from error
 
 
-def _load(corpus: Corpus, folder: Path) -> _Engine:
+def _load(corpus: Corpus, folder: Path) -> _Index:
     try:
         found = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         offsets = np.load(folder / _OFFSETS, mmap_mode="r")
-        engine = _Engine.load(folder, mmap=True, show_progress=False)
+        vocabulary = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
+        index = _Index(vocabulary, *(np.load(folder / f"{name}.csc.index.npy", mmap_mode="r") for name in _ARRAYS))
     except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise CorpusError(f"BM25 index {folder} is broken ({error}); delete the folder to build it again") from error
     _compare(found, corpus, folder)
-    pointers = engine.scores["indptr"]
-    sizes = {int(pointers[-1]), len(engine.scores["data"]), len(engine.scores["indices"])}
-    if len(sizes) > 1 or len(offsets) != found["passages"] + 1:
+    if len({int(index.indptr[-1]), len(index.data), len(index.indices)}) > 1 or len(offsets) != found["passages"] + 1:
         raise CorpusError(f"BM25 index {folder} is broken (its arrays do not fit); delete the folder to build it again")
     corpus.offsets = offsets
-    return engine
+    return index
 
 
 def _compare(found: Any, corpus: Corpus, folder: Path) -> None:
