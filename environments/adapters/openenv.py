@@ -206,12 +206,12 @@ class OpenEnvEnvironment(AdaptedEnvironment):
 
 
 def _earned(result: Any) -> float:
-    found = getattr(result, "reward", None)
+    reward = getattr(result, "reward", None)
     try:
-        return float(found or 0.0)
+        return float(reward or 0.0)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(
-            f"the reward of the client's step() is {found!r:.80} ({type(found).__name__}), no number"
+            f"the reward of the client's step() is {reward!r:.80} ({type(reward).__name__}), no number"
         ) from None
 
 

@@ -67,10 +67,10 @@ class ParsedTask:
         for pattern in _TASKS:
             match = pattern.fullmatch(task_text.strip().rstrip("."))
             if match:
-                found = match.groupdict()
-                verb = found.get("verb") or _ADJECTIVES.get(found.get("adjective") or "", "")
-                count = 2 if found.get("two") else 1
-                return cls(found["target"], found.get("place") or "", found.get("lamp") or "", verb, count)
+                parts = match.groupdict()
+                verb = parts.get("verb") or _ADJECTIVES.get(parts.get("adjective") or "", "")
+                count = 2 if parts.get("two") else 1
+                return cls(parts["target"], parts.get("place") or "", parts.get("lamp") or "", verb, count)
         raise ValueError(f"the task {task_text!r} has none of ALFWorld's known wordings")
 
 
@@ -163,10 +163,10 @@ class Explorer:
             return self._put_away(admissible)
         if held:
             return self._use_held(held, admissible)
-        found = [(thing, place) for thing, place in memory.where(goal.target) if not self._delivered(thing, place)]
-        if not found:
+        wanted = [(thing, place) for thing, place in memory.where(goal.target) if not self._delivered(thing, place)]
+        if not wanted:
             return self._explore(f"a {goal.target}", admissible)
-        thing, place = found[0]
+        thing, place = wanted[0]
         return self._at(place, f"take {thing} from {place}", f"{thing} is in {place} and I need it", admissible)
 
     def _use_held(self, held: str, admissible: Collection[str]) -> tuple[str, str]:

@@ -71,10 +71,10 @@ class HopState:
     @property
     def alike(self) -> list[tuple[str, str]]:
         """Facts of the passage of the type that is looked for, with their values, the one that is asked for first."""
-        found, of = self.stated, FACTS.get(self.kinds[-1], {}).get(self.wanted)
+        facts, of = self.stated, FACTS.get(self.kinds[-1], {}).get(self.wanted)
         here = FACTS[kind_of(self.passage)] if self.passage else {}
-        names = sorted((fact for fact in found if here[fact] == of), key=lambda fact: fact != self.wanted)
-        return [(fact, found[fact]) for fact in names]
+        names = sorted((fact for fact in facts if here[fact] == of), key=lambda fact: fact != self.wanted)
+        return [(fact, facts[fact]) for fact in names]
 
 
 class TrapReader:

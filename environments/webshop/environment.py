@@ -110,7 +110,7 @@ class Shopper(TextEnvironment):
         """Returns the actions on offer; compact ones leave out the click on the search button, which does nothing."""
         actions = prompt_actions(self._live())
         compact = self.options.observation == "compact"
-        return tuple(one for one in actions if one != "click[search]") if compact else actions
+        return tuple(action for action in actions if action != "click[search]") if compact else actions
 
     def _observation(self) -> str:
         session = self._live()

@@ -38,13 +38,13 @@ class ShopRequest:
     @classmethod
     def read(cls, text: str) -> ShopRequest:
         """Parses a request. Raises ValueError on a text that the catalogue's requests cannot have."""
-        found = REQUEST.match(text)
-        if found is None:
+        match = REQUEST.match(text)
+        if match is None:
             raise ValueError(f"not a request of the embedded catalogue: {text!r}")
-        pairs = [pair.split(": ") for pair in (found["options"] or "").split(", and ") if pair]
-        words = found["item"].replace(",", "").split()
-        noun = words[0] if "," in found["item"] else words[-1]
-        return cls(noun, tuple(words), found["feature"] or "", dict(pairs), float(found["ceiling"] or "inf"))
+        pairs = [pair.split(": ") for pair in (match["options"] or "").split(", and ") if pair]
+        words = match["item"].replace(",", "").split()
+        noun = words[0] if "," in match["item"] else words[-1]
+        return cls(noun, tuple(words), match["feature"] or "", dict(pairs), float(match["ceiling"] or "inf"))
 
 
 @dataclass(frozen=True)

@@ -91,16 +91,18 @@ class TripTasks(SplitTasks):
     @cached_property
     def _pools(self) -> Mapping[tuple[str, str], Sequence[tuple[int, int]]]:
         """Maps (split, trap) to goals with their number of options; every text occurs once."""
-        found: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in (*KINDS, PLAIN)}
+        kinds: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in (*KINDS, PLAIN)}
         for index in range(len(self._shop.goals)):
             for options in (1, 2):
                 asked = asking(self._shop.goal(index), options)
                 kind = trap(self._shop, asked) if len(asked["goal_options"]) == options else None
                 if kind is not None:
-                    found[kind].setdefault(asked["instruction_text"], (index, options))
+                    kinds[kind].setdefault(asked["instruction_text"], (index, options))
         return {
-            (split, kind): tuple(one for place, one in enumerate(texts.values()) if (place % TEST_SHARE == 0) == tested)
-            for kind, texts in found.items()
+            (split, kind): tuple(
+                goal for place, goal in enumerate(texts.values()) if (place % TEST_SHARE == 0) == tested
+            )
+            for kind, texts in kinds.items()
             for split, tested in (("train", False), ("test", True))
         }
 
@@ -111,7 +113,7 @@ class TripTasks(SplitTasks):
         chosen: list[tuple[int, int]] = []
         for name in traps:
             taken = {self._shop.goal(index)["query"] for index, _ in chosen}
-            pool = [one for one in self._pools[split, name] if self._shop.goal(one[0])["query"] not in taken]
+            pool = [goal for goal in self._pools[split, name] if self._shop.goal(goal[0])["query"] not in taken]
             chosen.append(draw.choice(pool))
         texts = [asking(self._shop.goal(index), options)["instruction_text"] for index, options in chosen]
         return {

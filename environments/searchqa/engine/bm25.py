@@ -192,26 +192,26 @@ def _save(index: _Index, corpus: Corpus, folder: Path) -> None:
 
 def _load(corpus: Corpus, folder: Path) -> _Index:
     try:
-        found = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        stored = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         offsets = np.load(folder / _OFFSETS, mmap_mode="r")
         vocabulary = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
         index = _Index(vocabulary, *(np.load(folder / f"{name}.csc.index.npy", mmap_mode="r") for name in _ARRAYS))
     except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise CorpusError(f"BM25 index {folder} is broken ({error}); delete the folder to build it again") from error
-    _compare(found, corpus, folder)
-    if len({int(index.indptr[-1]), len(index.data), len(index.indices)}) > 1 or len(offsets) != found["passages"] + 1:
+    _compare(stored, corpus, folder)
+    if len({int(index.indptr[-1]), len(index.data), len(index.indices)}) > 1 or len(offsets) != stored["passages"] + 1:
         raise CorpusError(f"BM25 index {folder} is broken (its arrays do not fit); delete the folder to build it again")
     corpus.offsets = offsets
     return index
 
 
-def _compare(found: Any, corpus: Corpus, folder: Path) -> None:
+def _compare(stored: Any, corpus: Corpus, folder: Path) -> None:
     expected = _identity(corpus)
-    if not isinstance(found, dict) or not {*expected, "passages"} <= set(found):
+    if not isinstance(stored, dict) or not {*expected, "passages"} <= set(stored):
         raise CorpusError(f"BM25 index {folder} is broken (its manifest lacks fields); delete the folder")
     for name, value in expected.items():
-        if found[name] != value:
+        if stored[name] != value:
             raise CorpusError(
-                f"BM25 index {folder} does not belong to corpus {corpus.path}: its {name} is {found[name]!r}, expected "
-                f"{value!r}; delete the folder to build it again, or name another one with index=..."
+                f"BM25 index {folder} does not belong to corpus {corpus.path}: its {name} is {stored[name]!r}, "
+                f"expected {value!r}; delete the folder to build it again, or name another one with index=..."
             )
