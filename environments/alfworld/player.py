@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from alignopsd_trl.environments.alfworld.house import OPENABLE, TOOLS, kind_of
 from alignopsd_trl.environments.base import Record, Step, TextEnvironment, View
@@ -24,18 +24,8 @@ _TASKS = (
 )
 
 
-class Expert(Protocol):
-    """Chooses commands. ``thought`` is a sentence that explains the last one."""
-
-    thought: str
-
-    def begin(self, observation: str, task_text: str) -> None: ...
-
-    def act(self, observation: str, admissible: Collection[str]) -> str: ...
-
-
 class Walkthrough:
-    """Plays stored commands, for instance those of a game file."""
+    """Plays stored commands, for instance those of a game file. ``thought`` explains the last one."""
 
     thought = ""
 
@@ -245,7 +235,7 @@ class Move:
         return f"<think>{self.thought}</think>\n<action>{self.action}</action>"
 
 
-def play(environment: TextEnvironment, expert: Expert, task: Mapping[str, Any]) -> list[Move]:
+def play(environment: TextEnvironment, expert: Explorer | Walkthrough, task: Mapping[str, Any]) -> list[Move]:
     """Plays one episode to its end and returns its turns."""
     opening = environment.reset(**task)
     expert.begin(opening.observation, opening.task_text)

@@ -195,14 +195,6 @@ def test_a_prompt_shows_the_memory_under_its_numbers() -> None:
     assert "already taken 3 step(s)" in shortened and "History:\nStep 3:<search>c</search> r\n" in shortened
 
 
-@pytest.mark.parametrize("seen", [view(), view(("<search>a</search>", "r"))])
-def test_a_skill_is_one_block_and_an_empty_one_leaves_no_trace(seen: View) -> None:
-    prompt = SearchQAPrompt()
-    with_skill, without = prompt.render(seen, "Guidance {{ x }}:\n- b"), prompt.render(seen)
-    assert with_skill.replace("step-by-step.\nGuidance {{ x }}:\n- b\n", "step-by-step.\n") == without
-    assert "step-by-step.\nYour question" in without
-
-
 def test_batch_equals_single_episodes() -> None:
     scripts = [
         ["<search>a</search>", "<answer>Lumloom</answer>"],
