@@ -92,7 +92,6 @@ setup(
         "datasets>=4.0",
         "peft>=0.18",
         "sentence-transformers>=6",  # brings scikit-learn, of which the lexical encoder is made
-        "bm25s>=0.2.14",
         "filelock>=3.15",  # locks a run's folder
         "gymnasium>=1.1",
         "httpx",  # the client of vLLM servers and of an endpoint that demonstrates

@@ -147,10 +147,10 @@ def rate(call: Any, count: int) -> float:
 
 
 def open_session(shop: Any, generator: random.Random) -> Any:
-    from alignopsd_trl.environments.webshop.engine.session import Session
+    from alignopsd_trl.environments.webshop.engine.session import ShopSession
 
     index = shop.goals.draw(generator)
-    session = Session(shop, shop.goal(index), generator)
+    session = ShopSession(shop, shop.goal(index), generator)
     assert session.text
     return session
 

@@ -47,7 +47,7 @@ def difference(
         """Plays scripts side by side, as many at once as the batch has slots."""
         with closing(open_batch(factory, size or len(scripts), time_limit, turns=turns)) as batch:
             parts = range(0, len(scripts), batch.slots)
-            return [one for first in parts for one in _traces(batch, scripts[first : first + batch.slots])]
+            return [trace for first in parts for trace in _traces(batch, scripts[first : first + batch.slots])]
 
     def beside(turns: bool = False) -> list[Trace]:
         return played([*scripts] * SIBLINGS, turns=turns)
@@ -56,21 +56,21 @@ def difference(
     later = played([*scripts, *scripts], size=1)[len(scripts) :]
     for number, script in enumerate(scripts):
         after, siblings = later[number], at_once[number :: len(scripts)]
-        if all(_place(one, after) is None for one in siblings):
+        if all(_place(trace, after) is None for trace in siblings):
             continue
         task = f"task {name(script[0])!r}"
         fresh, other, third = (played([script])[0] for _ in range(3))
-        if chance := next((one for one in (other, third) if _place(one, fresh) is not None), None):
+        if chance := next((trace for trace in (other, third) if _place(trace, fresh) is not None), None):
             with closing(open_batch(factory, 1, time_limit)) as batch:
                 advice = batch.sibling_advice
-            told = f"the same actions came out otherwise {_shown(fresh, chance)}. {advice}"
-            return Difference("replay", f"{task}: {told}; if chance on the way is meant, draw it from 'dynamics_seed'")
-        if wrong := next((one for one in siblings if _place(one, fresh) is not None), None):
-            told = f"side by side with others the same actions came out otherwise {_shown(fresh, wrong)}"
-            in_turn = all(_place(one, fresh) is None for one in beside(turns=True)[number :: len(scripts)])
-            return Difference("siblings", f"{task}: {told}; {_remedy(factory, in_turn)}")
-        told = f"after other episodes the same actions came out otherwise {_shown(fresh, after)}"
-        return Difference("reset", f"{task}: {told}; let reset() set all state anew, also that of class and module")
+            what = f"the same actions came out otherwise {_shown(fresh, chance)}. {advice}"
+            return Difference("replay", f"{task}: {what}; if chance on the way is meant, draw it from 'dynamics_seed'")
+        if wrong := next((trace for trace in siblings if _place(trace, fresh) is not None), None):
+            what = f"side by side with others the same actions came out otherwise {_shown(fresh, wrong)}"
+            in_turn = all(_place(trace, fresh) is None for trace in beside(turns=True)[number :: len(scripts)])
+            return Difference("siblings", f"{task}: {what}; {_remedy(factory, in_turn)}")
+        what = f"after other episodes the same actions came out otherwise {_shown(fresh, after)}"
+        return Difference("reset", f"{task}: {what}; let reset() set all state anew, also that of class and module")
     return None
 
 
@@ -88,8 +88,8 @@ def _remedy(factory: Any, in_turn: bool) -> str:
 
 def _traces(batch: ValidatedBatch, scripts: Sequence[Script]) -> list[Trace]:
     openings = batch.reset(range(len(scripts)), [task for task, _ in scripts])
-    traces: list[Trace] = [[_told(one)] for one in openings]
-    live = [slot for slot, one in enumerate(openings) if isinstance(one, Opening)]
+    traces: list[Trace] = [[_told(opening)] for opening in openings]
+    live = [slot for slot, opening in enumerate(openings) if isinstance(opening, Opening)]
     for turn in range(max(len(actions) for _, actions in scripts)):
         acting = [slot for slot in live if turn < len(scripts[slot][1])]
         steps = batch.step(acting, [scripts[slot][1][turn] for slot in acting]) if acting else []
@@ -118,9 +118,9 @@ def _told(result: Any) -> tuple[Any, ...]:
     return (result.reward, result.won, result.score)
 
 
-def _place(one: Trace, other: Trace) -> int | None:
+def _place(first: Trace, second: Trace) -> int | None:
     """Returns the number of the first call in which two plays differ. Failures are equal whatever they say."""
-    for number, (left, right) in enumerate(zip(one, other, strict=False)):
+    for number, (left, right) in enumerate(zip(first, second, strict=False)):
         if not left or not right:
             return None
         if left != right and not left[0] == right[0] == "failed":
@@ -128,8 +128,8 @@ def _place(one: Trace, other: Trace) -> int | None:
     return None
 
 
-def _shown(one: Trace, other: Trace) -> str:
-    place = _place(one, other) or 0
-    pairs = [(left, right) for left, right in zip(one[place], other[place], strict=False) if left != right]
-    left, right = pairs[0] if pairs else (one[place], other[place])
+def _shown(first: Trace, second: Trace) -> str:
+    place = _place(first, second) or 0
+    pairs = [(left, right) for left, right in zip(first[place], second[place], strict=False) if left != right]
+    left, right = pairs[0] if pairs else (first[place], second[place])
     return f"at {'reset' if not place else f'turn {place}'}, {left!s:.70} and {right!s:.70}"

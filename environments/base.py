@@ -314,6 +314,10 @@ class EnvironmentsDown(RuntimeError):
     its state and ends with this error, instead of training on empty observations."""
 
 
+class DataError(ValueError):
+    """Raised for data of an environment that can't be used. The message names file, record, field and remedy."""
+
+
 class TextEnvironment(ABC):
     """A text game, one episode at a time. `reset`, `step` and `project` are the methods to write.
 

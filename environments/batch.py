@@ -133,7 +133,8 @@ class SerialBatch(Declared):
         if self._streams is None:
             return [guarded(call) for call in calls]
         with kept():
-            return [_lent(self._streams[slot], call) for slot, call in zip(slots, calls, strict=True)]
+            pairs = zip(slots, calls, strict=True)
+            return [self._streams[slot].around(partial(guarded, call)) for slot, call in pairs]
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return self._environments[0].project(response, admissible)
@@ -141,13 +142,6 @@ class SerialBatch(Declared):
     def close(self) -> None:
         for environment in self._environments:
             guarded(environment.close)
-
-
-def _lent(stream: RandomStream, call: Callable[[], Any]) -> Any:
-    stream.install()
-    found = guarded(call)
-    stream.keep()
-    return found
 
 
 class ThreadedBatch(Declared):
@@ -223,8 +217,8 @@ class ThreadedBatch(Declared):
 
     def environment(self, slot: int) -> TextEnvironment | None:
         """Returns the environment of a slot; `None` after it has failed."""
-        found = self._environments[slot]
-        return None if isinstance(found, Failure) else found
+        environment = self._environments[slot]
+        return None if isinstance(environment, Failure) else environment
 
     def close(self) -> None:
         """Closes all environments, each within the time limit of a call, and waits `SECONDS_TO_END` for its threads: a
@@ -242,8 +236,8 @@ class ThreadedBatch(Declared):
 
     def _call(self, slot: int, call: Callable[[Any], Any]) -> Any:
         """Calls the environment of a slot; a slot without one returns the failure that it was lost by."""
-        found = self._environments[slot]
-        return found if isinstance(found, Failure) else call(found)
+        environment = self._environments[slot]
+        return environment if isinstance(environment, Failure) else call(environment)
 
     def _start(self, slot: int, task: Mapping[str, Any]) -> Callable[[], Any]:
         """Returns the call that starts an episode, in a new environment if the slot has lost its own."""
@@ -266,7 +260,7 @@ class ThreadedBatch(Declared):
         for outcome in outcomes:
             if isinstance(outcome, EnvironmentsDown):
                 raise outcome
-        lost = {slot: one for slot, one in zip(slots, outcomes, strict=True) if isinstance(one, Failure)}
+        lost = {slot: outcome for slot, outcome in zip(slots, outcomes, strict=True) if isinstance(outcome, Failure)}
         for slot, failure in lost.items():
             if failure.kind == "timeout":
                 self._environments[slot] = failure  # its thread closes what was there
@@ -275,7 +269,7 @@ class ThreadedBatch(Declared):
 
     def _retire(self, lost: Mapping[int, Failure]) -> None:
         """Closes the environments of some slots and stores their failures in the slots."""
-        gone = [(slot, one) for slot in lost if not isinstance(one := self._environments[slot], Failure)]
+        gone = [(slot, left) for slot in lost if not isinstance(left := self._environments[slot], Failure)]
         for slot, failure in lost.items():
             self._environments[slot] = failure
         self._outcomes([_Job(environment.close, None, self._stream(slot)) for slot, environment in gone])
@@ -304,8 +298,8 @@ class ThreadedBatch(Declared):
             if self._streams and hanging >= MOST_HANGING:
                 for job in jobs:
                     job.outcome.cancel()
-        told = f"not called: {hanging} calls before it gave no answer within {self._time_limit:g} s"
-        return [Failure("error", told) if job.outcome.cancelled() else job.outcome.result() for job in jobs]
+        message = f"not called: {hanging} calls before it gave no answer within {self._time_limit:g} s"
+        return [Failure("error", message) if job.outcome.cancelled() else job.outcome.result() for job in jobs]
 
     def _abandon(self, job: _Job) -> bool:
         with self._lock:

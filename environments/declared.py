@@ -44,13 +44,13 @@ def concurrency(environment: Any) -> bool | str:
     Raises:
         ValueError: if it is of another value.
     """
-    found = getattr(environment, "concurrent", False)
-    if found not in (False, True, PROCESSES):
+    declared = getattr(environment, "concurrent", False)
+    if declared not in (False, True, PROCESSES):
         raise ValueError(
-            f"environment {name_of(environment)}: concurrent={found!r} must be False (one call at a time), True "
+            f"environment {name_of(environment)}: concurrent={declared!r} must be False (one call at a time), True "
             f"(calls on threads) or {PROCESSES!r} (calls in worker processes)"
         )
-    return found
+    return declared
 
 
 def most_alive(environment: Any) -> int | None:
@@ -59,13 +59,13 @@ def most_alive(environment: Any) -> int | None:
     Raises:
         ValueError: if it is no number of environments.
     """
-    found = getattr(environment, "most_alive", None)
-    if found is not None and (not isinstance(found, int) or found < 1):
+    most = getattr(environment, "most_alive", None)
+    if most is not None and (not isinstance(most, int) or most < 1):
         raise ValueError(
-            f"environment {name_of(environment)}: most_alive={found!r} must be the number of environments that exist "
+            f"environment {name_of(environment)}: most_alive={most!r} must be the number of environments that exist "
             "at once, at least 1, or None for no limit"
         )
-    return found
+    return most
 
 
 def _is_ours(method: Callable[..., Any]) -> bool:
@@ -79,12 +79,12 @@ def names_seed(kind: type[Any]) -> bool:
 
 def reset_names(kind: type, parameter: str) -> bool:
     """Whether the `reset` of a class names a parameter, or takes ``**columns`` and overrides one that names it."""
-    for one in kind.__mro__:
-        if "reset" in vars(one):
-            found = inspect.signature(vars(one)["reset"]).parameters
-            if parameter in found:
+    for base in kind.__mro__:
+        if "reset" in vars(base):
+            parameters = inspect.signature(vars(base)["reset"]).parameters
+            if parameter in parameters:
                 return True
-            if not any(each.kind is each.VAR_KEYWORD for each in found.values()):
+            if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
                 return False
     return False
 

@@ -101,6 +101,14 @@ class RandomStream:
         elif torch is not None:
             torch.set_state(self._torch)
 
+    def around(self, call: Callable[[], Any]) -> Any:
+        """Makes a call with the states in place, and returns its result or raises its error."""
+        self.install()
+        try:
+            return call()
+        finally:
+            self.keep()
+
     def keep(self) -> None:
         """Takes the states as a call left them."""
         self._python = random.getstate()

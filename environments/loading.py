@@ -39,25 +39,25 @@ def load(name: str, **options: Any) -> Suite:
         ValueError: if there is no such environment, the module has no such function, or it returns no `Suite`.
         TypeError: if its environment has no `reset`, `step` or `project`.
     """
-    found = find_module(f"alignopsd_trl.environments.{name}" if name in SHIPPED else name)
-    if found is None:
+    module = find_module(f"alignopsd_trl.environments.{name}" if name in SHIPPED else name)
+    if module is None:
         close = difflib.get_close_matches(name, SHIPPED, 1)
         meant = f"did you mean {close[0]!r}? " if close else ""
         raise ValueError(
             f"environment={name!r} is unknown; {meant}use one of {', '.join(SHIPPED)}, or the name of a module of "
             "yours with a function suite(**options) (it must be importable from where you run)"
         )
-    if not callable(getattr(found, "suite", None)):
-        place = getattr(found, "__file__", None) or "a folder without __init__.py"
+    if not callable(getattr(module, "suite", None)):
+        place = getattr(module, "__file__", None) or "a folder without __init__.py"
         raise ValueError(f"environment {name!r} is the module {place}, which has no function suite(**options)")
     try:
-        suite = found.suite(**options)
+        suite = module.suite(**options)
     except _OF_CODE as error:
-        raise _failed(f"environment {name!r}: suite(**options) of {found.__file__}", error) from error
+        raise _failed(f"environment {name!r}: suite(**options) of {module.__file__}", error) from error
     asked: dict[str, str] = {}
     if not isinstance(suite, Suite):
         raise ValueError(
-            f"environment {name!r}: suite(**options) of {found.__file__} returned {type(suite).__name__}; "
+            f"environment {name!r}: suite(**options) of {module.__file__} returned {type(suite).__name__}; "
             "it must return an environments.Suite"
         )
 

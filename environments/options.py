@@ -41,16 +41,16 @@ class Options:
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
-        for one in fields(self):
-            value, choices, least = getattr(self, one.name), one.metadata["choices"], one.metadata["least"]
+        for each in fields(self):
+            value, choices, least = getattr(self, each.name), each.metadata["choices"], each.metadata["least"]
             try:
-                TypeAdapter(hints[one.name], config=_ANY_CLASS).validate_python(value, strict=True)
+                TypeAdapter(hints[each.name], config=_ANY_CLASS).validate_python(value, strict=True)
             except ValidationError:
-                raise ValueError(f"{one.name}={value!r} must be of type {one.type}") from None
+                raise ValueError(f"{each.name}={value!r} must be of type {each.type}") from None
             if choices and value not in choices:
-                raise ValueError(f"{one.name}={value!r} is unknown; use one of {', '.join(map(repr, choices))}")
+                raise ValueError(f"{each.name}={value!r} is unknown; use one of {', '.join(map(repr, choices))}")
             if least is not None and value is not None and value < least:
-                raise ValueError(f"{one.name}={value!r} must be at least {least}")
+                raise ValueError(f"{each.name}={value!r} must be at least {least}")
 
     @classmethod
     def of(cls: type[Own], given: Mapping[str, Any]) -> Own:
@@ -59,7 +59,7 @@ class Options:
         Raises:
             ValueError: also on a name that is no option, with the nearest ones.
         """
-        known = {one.name for one in fields(cls)}
+        known = {each.name for each in fields(cls)}
         for name in sorted(set(given) - known):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
@@ -68,4 +68,4 @@ class Options:
 
     def described(self) -> dict[str, Any]:
         """Returns the options that affect results."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.metadata["described"]}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.metadata["described"]}

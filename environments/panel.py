@@ -92,7 +92,7 @@ class TaskPanel:
     def drawn(self, count: int) -> TaskPanel:
         """Returns ``count`` tasks in the panel's order, the same on every machine: those whose ids have the smallest
         sha256. All of them if there are no more."""
-        ranked = sorted(self.task_ids, key=lambda one: hashlib.sha256(one.encode()).digest())
+        ranked = sorted(self.task_ids, key=lambda identity: hashlib.sha256(identity.encode()).digest())
         chosen = set(ranked[:count])
         rows = tuple(row for row in self.rows if row["task_id"] in chosen)
         return TaskPanel(self.environment, f"{self.name}/{count}", rows)

@@ -256,7 +256,7 @@ class ProcessBatch(Declared):
 
     def _ensure(self, homes: Collection[int]) -> None:
         workers = {home: self._workers[home] for home in homes}
-        missing = [home for home, one in workers.items() if one is None or one.process.poll() is not None]
+        missing = [home for home, worker in workers.items() if worker is None or worker.process.poll() is not None]
         for home in missing:
             self._discard(home)
             self._workers[home] = _Worker(self._folder, self._time_limit)

@@ -64,7 +64,7 @@ class ShortPrompt:
         self.offers = offers
 
     def render(self, view: View, skill: str = "") -> list[Message]:
-        past = [line for one in view.history for line in (one.observation, f"> {one.action}")]
+        past = [line for record in view.history for line in (record.observation, f"> {record.action}")]
         offered = f"Actions: {'; '.join(view.admissible)}" if self.offers else ""
         text = "\n".join(filter(None, [view.task_text, skill, *past, view.observation, offered]))
         return [{"role": "system", "content": ""}, {"role": "user", "content": text}]

@@ -6,16 +6,16 @@ questions. Short prompts, as in `alignopsd_trl.environments.searchqa_tiny`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.searchqa import suite_of
 from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
 from alignopsd_trl.environments.searchqa.engine.corpus import Corpus
-from alignopsd_trl.environments.searchqa.environment import SearchQAFactory
 from alignopsd_trl.environments.searchqa.hops import FILES, KINDS, HopQA, HopTasks
 from alignopsd_trl.environments.searchqa.options import SearchQAOptions
-from alignopsd_trl.environments.searchqa.prompt import prompt_of
 
 OPTIONS: dict[str, Any] = {"template": "tiny", "top_k": 1, "max_turns": 8, "history_length": 7}
 
@@ -34,21 +34,8 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
     if taken := sorted({"backend", "corpus", "retrieval"} & options.keys()):
         raise ValueError(f"searchqa_hops searches its own world; leave {taken[0]} out, or use the environment searchqa")
     chosen = SearchQAOptions.of(OPTIONS | options)
-    folder, episode = Path(data or FILES), chosen.described()
-    retriever = BM25Retriever(Corpus(folder))
-    tasks, prompt = HopTasks(folder), prompt_of(chosen.template)
-    return Suite(
-        name="searchqa_hops",
-        factory=SearchQAFactory(retriever, kind=HopQA, **episode, template=chosen.template),
-        tasks=tasks.dataset,
-        panel=tasks.panel,
-        categories=KINDS,
-        description={
-            "environment": "searchqa_hops",
-            "data": "embedded" if data is None else str(data),
-            "retrieval": retriever.description,
-            "prompt": f"{prompt.name}-{prompt.checksum}",
-            **episode,
-        },
-        skill_bank="searchqa_hops",
-    )
+    folder, name = Path(data or FILES), "searchqa_hops"
+    described = {"environment": name, "data": "embedded" if data is None else str(data)}
+    tasks, retriever = HopTasks(folder), BM25Retriever(Corpus(folder))
+    made = suite_of(name, tasks, chosen, retriever, HopQA, KINDS, **described)
+    return replace(made, skill_bank=name)

@@ -25,10 +25,10 @@ class ActionGrammar:
 
     def key(self, action: str) -> tuple[str, str] | None:
         """Returns a key that compatible actions share; `None` for text that is no action."""
-        found = re.fullmatch(self.pattern, action.strip())
-        if found is None or not found[2].strip():
+        match = re.fullmatch(self.pattern, action.strip())
+        if match is None or not match[2].strip():
             return None
-        return found[1], found[2].strip() if found[1] in self.same_argument else ""
+        return match[1], match[2].strip() if match[1] in self.same_argument else ""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ def plays_embedded(suite: str, description: Mapping[str, Any]) -> bool:
     """
     if suite not in BENCHMARKS:
         return suite in SHIPPED
-    told = BENCHMARKS[suite].embedded
-    return bool(told) and all(description.get(name) == value for name, value in told.items())
+    embedded = BENCHMARKS[suite].embedded
+    return bool(embedded) and all(description.get(name) == value for name, value in embedded.items())
 
 
-SHIPPED = tuple(name for benchmark, one in BENCHMARKS.items() for name in (benchmark, *one.variants))
+SHIPPED = tuple(name for benchmark, shipped in BENCHMARKS.items() for name in (benchmark, *shipped.variants))
 """Suites that `alignopsd_trl.environments.load` knows by name."""
 
-ACTION_GRAMMARS = {name: one.action_grammar for name, one in BENCHMARKS.items() if one.action_grammar}
+ACTION_GRAMMARS = {name: shipped.action_grammar for name, shipped in BENCHMARKS.items() if shipped.action_grammar}
 """The grammar of each benchmark that has one."""

@@ -83,9 +83,9 @@ class ValidatedBatch:
         return [_admitted(step_of, value) for value in self._batch.step(slots, actions)]
 
     def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
-        found = self._batch.finish(slots) if slots else []
+        endings = self._batch.finish(slots) if slots else []
         checks = [partial(ending_of, turns=self._steps[slot]) for slot in slots]
-        return [_admitted(check, value) for check, value in zip(checks, found, strict=True)]
+        return [_admitted(check, value) for check, value in zip(checks, endings, strict=True)]
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection | Failure:
         call = partial(self._batch.project, response, admissible)
@@ -153,21 +153,21 @@ _waiting: list[threading.Thread] = []  # of calls that did not return in time
 def limited(call: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Makes a call on a thread of its own; as `guarded`, and a `Failure` if there is no answer in time. The thread is
     left alone then."""
-    _waiting[:] = [one for one in _waiting if one.is_alive()]
+    _waiting[:] = [thread for thread in _waiting if thread.is_alive()]
     if len(_waiting) >= MOST_WAITING:
         return Failure("timeout", f"{len(_waiting)} earlier calls hang; no new one is made until one returns")
-    found: Future[Any] = Future()
+    outcome: Future[Any] = Future()
 
     def run() -> None:
         try:
-            found.set_result(guarded(call))
+            outcome.set_result(guarded(call))
         except EnvironmentsDown as error:
-            found.set_exception(error)
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=run, daemon=True, name="environment-call")
     thread.start()
     try:
-        return found.result(seconds)
+        return outcome.result(seconds)
     except TimeoutError:
         _waiting.append(thread)
         return Failure("timeout", f"no answer within {seconds:g} s")
@@ -176,9 +176,9 @@ def limited(call: Callable[[], Any], seconds: float = 60.0) -> Any:
 def copied(value: Any) -> Any:
     """Copies a value of a dataset's row, down through lists and dicts."""
     if isinstance(value, dict):
-        return {name: copied(one) for name, one in value.items()}
+        return {name: copied(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [copied(one) for one in value]
+        return [copied(part) for part in value]
     return value
 
 
@@ -275,10 +275,10 @@ def _text(field: str, value: Any) -> None:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            found = value[error.start].encode("unicode_escape").decode()
+            surrogate = value[error.start].encode("unicode_escape").decode()
             raise Breach(
-                f"{field} has the lone surrogate {found} at character {error.start}, which no tokenizer takes; decode "
-                "bytes with errors='replace'"
+                f"{field} has the lone surrogate {surrogate} at character {error.start}, which no tokenizer takes; "
+                "decode bytes with errors='replace'"
             ) from None
 
 
@@ -346,13 +346,13 @@ def _plain(field: str, value: Any, depth: int) -> None:
     if depth > DEEPEST:
         raise Breach(f"{field} has more than {DEEPEST} levels, or holds itself; flatten it")
     if isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, part in value.items():
             if not isinstance(name, _KEYS):
                 raise Breach(f"{field} holds a dict with {_shown(name)} as a key; use a str")
-            _plain(field, one, depth + 1)
+            _plain(field, part, depth + 1)
     elif isinstance(value, list | tuple):
-        for one in value:
-            _plain(field, one, depth + 1)
+        for part in value:
+            _plain(field, part, depth + 1)
     elif isinstance(value, int) and value.bit_length() > MOST_BITS:
         raise Breach(f"{field} holds {_shown(value)}, which can't be written as JSON")
     elif not isinstance(value, Real):

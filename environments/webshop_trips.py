@@ -10,7 +10,7 @@ from typing import Any
 
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.webshop import suite as webshop_suite
-from alignopsd_trl.environments.webshop.environment import Factory, open_shops
+from alignopsd_trl.environments.webshop.environment import WebShopFactory, open_shops
 from alignopsd_trl.environments.webshop.options import WebShopOptions
 from alignopsd_trl.environments.webshop.trips import KINDS, TripEnvironment, TripTasks
 
@@ -42,7 +42,7 @@ def suite(requests: int = 3, **options: Any) -> Suite:
     tasks = TripTasks(open_shops(chosen), requests)
     return Suite(
         name="webshop_trips",
-        factory=Factory(chosen, TripEnvironment),
+        factory=WebShopFactory(chosen, TripEnvironment),
         tasks=tasks.dataset,
         panel=tasks.panel,
         categories=KINDS,

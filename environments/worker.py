@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -100,11 +101,7 @@ class Slots:
         stream = self._streams.setdefault(slot, RandomStream())
         if kind == RESET:
             stream.begin(payload.get("seed"))
-        stream.install()
-        try:
-            return self._called(slot, kind, payload)
-        finally:
-            stream.keep()
+        return stream.around(partial(self._called, slot, kind, payload))
 
     def _called(self, slot: int, kind: str, payload: Any) -> Any:
         environment = self._environments[slot]

@@ -17,7 +17,7 @@ from alignopsd_trl.environments.alfworld import pairs
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.searchqa import hops
-from alignopsd_trl.environments.webshop.player import HABITS, Page, Request, Shopper, since_opening
+from alignopsd_trl.environments.webshop.player import HABITS, ScriptedShopper, ShopPage, ShopRequest, since_opening
 from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.results.play import evaluate
 from assets.tiny_policies import hoppers, housekeepers
@@ -56,7 +56,7 @@ def in_the_shop(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> I
     """Of scripted shoppers with one request, whose thinking is a template."""
     draw, environment = random.Random(seed), suite.factory()
     for row in rows:
-        shoppers = [Shopper(draw.choice(HABITS), draw) for _ in range(SIBLINGS)]
+        shoppers = [ScriptedShopper(draw.choice(HABITS), draw) for _ in range(SIBLINGS)]
         yield _played(environment, row, [lambda view, one=one: one.answer(view).text for one in shoppers], of_shop)
 
 
@@ -82,7 +82,7 @@ def of_trip(view: View) -> Key:
 
 def of_shop(view: View) -> Key:
     """The decision of a view of WebShop."""
-    request, page = Request.read(view.task_text), Page.read(view.observation)
+    request, page = ShopRequest.read(view.task_text), ShopPage.read(view.observation)
     actions = [record.action for record in view.history]
     done = since_opening(actions) if page.kind in ("item", "text") else []
     return (request, *_page(page), tuple(sorted(set(done))))
@@ -90,7 +90,7 @@ def of_shop(view: View) -> Key:
 
 def of_hop(view: View) -> Key:
     """The decision of a view of a question of several hops."""
-    now = hoppers.Situation.read(view)
+    now = hoppers.HopState.read(view)
     return (view.task_text, len(now.names), now.names, now.query, now.sent, now.passage)
 
 
@@ -106,7 +106,7 @@ over_hops = partial(scripted, hoppers.HopReader, hops.KINDS, of_hop)
 over_pairs = partial(scripted, housekeepers.Housekeeper, pairs.KINDS, of_pair)
 
 
-def _page(page: Page) -> Key:
+def _page(page: ShopPage) -> Key:
     if page.kind == "item":
         return (page.kind, page.product.title, page.product.price)
     return (page.kind, page.rows, page.pieces if page.kind == "text" else ())

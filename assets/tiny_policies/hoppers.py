@@ -18,7 +18,7 @@ from typing import Any
 from alignopsd_trl.environments import searchqa_hops
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.environments.panel import SPLITS
-from alignopsd_trl.environments.searchqa.hop_reader import Reader, Situation
+from alignopsd_trl.environments.searchqa.hop_reader import HopState, TrapReader
 from alignopsd_trl.environments.searchqa.hops import KINDS, kind_of
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.demonstrations import Demonstration, every_task
@@ -58,7 +58,7 @@ PHRASES = (
 """What is one token, so that a thought takes some thirty and a passage some fifteen."""
 
 
-class HopReader(Reader):
+class HopReader(TrapReader):
     """Answers one view at a time; keeps nothing between turns.
 
     Args:
@@ -67,11 +67,11 @@ class HopReader(Reader):
     """
 
     def answer(self, view: View) -> str:
-        now = Situation.read(view)
+        now = HopState.read(view)
         decision, action = self.decide(now)
         return f"<think>{' ; '.join(self._facts(now))} ; so {decision}</think>\n{action}"
 
-    def _facts(self, now: Situation) -> list[str]:
+    def _facts(self, now: HopState) -> list[str]:
         known = [f"{kind} {name}" for kind, name in zip(now.kinds, now.names, strict=False)]
         missing = now.facts[len(now.names) - 1 :] or now.facts[-1:]
         said = [

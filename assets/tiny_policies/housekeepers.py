@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from alignopsd_trl.environments.alfworld.house import NOTHING, STATES, TOOLS, kind_of
-from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, Goal, PairTasks
+from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, PairGoal, PairTasks
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.demonstrations import Demonstration, episode
@@ -97,7 +97,7 @@ class Situation:
     """What a housekeeper knows on a turn: the task, where it is and what it carries, the inside of all places that were
     looked into, those that were found closed, the states of things, and what was delivered where."""
 
-    goal: Goal
+    goal: PairGoal
     here: str
     carried: str
     places: tuple[str, ...]
@@ -108,7 +108,7 @@ class Situation:
 
     @classmethod
     def read(cls, view: View) -> Situation:
-        goal, here, carried = Goal.read(view.task_text), "", ""
+        goal, here, carried = PairGoal.read(view.task_text), "", ""
         inside: dict[str, list[str]] = {}
         shut, states, delivered = [], {}, []
         for record in view.history:

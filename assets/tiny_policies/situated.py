@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from alignopsd_trl.environments.base import Record, Suite, View
-from alignopsd_trl.environments.webshop.player import ASIN, Answer, Page, Request, Row, click
+from alignopsd_trl.environments.webshop.player import ASIN, Row, ShopAnswer, ShopPage, ShopRequest, click
 from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.demonstrations import Demonstration
@@ -62,8 +62,8 @@ class Situation:
     """What a shopper knows on a turn: the request, the page, the clicks since the product was opened, the products that
     were opened for this request, and the searches."""
 
-    request: Request
-    page: Page
+    request: ShopRequest
+    page: ShopPage
     done: tuple[str, ...]
     opened: tuple[str, ...]
     searches: tuple[str, ...]
@@ -75,8 +75,8 @@ class Situation:
         opened = [place for place, action in enumerate(actions) if ASIN.fullmatch(action[6:-1])]
         done = actions[opened[-1] + 1 :] if opened else actions
         return cls(
-            Request.read(text.strip("'")),
-            Page.read(page),
+            ShopRequest.read(text.strip("'")),
+            ShopPage.read(page),
             tuple(done),
             tuple(actions[place] for place in opened),
             tuple(action for action in actions if action.startswith("search[")),
@@ -127,7 +127,7 @@ class SituatedShopper:
         decision, action = getattr(self, f"_on_{now.page.kind}")(now)
         if now.page.kind != "search" and self.draw.random() < SLIPS:
             decision, action = "search again", click("back to search")
-        return Answer(f"{' ; '.join(facts)} ; so {decision}", action).text
+        return ShopAnswer(f"{' ; '.join(facts)} ; so {decision}", action).text
 
     def _gives_in(self, kind: str, habit: str) -> bool:
         return self.draw.random() < HABITS[kind][habit] * (HEEDED if kind in self.heeds else 1.0)

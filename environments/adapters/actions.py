@@ -91,8 +91,8 @@ class ActionForm:
 
 def action_class(client: Any) -> type | None:
     """Returns a client's action class, its first type argument (``EnvClient[Action, Observation, State]``)."""
-    for one in (client, getattr(client, "async_client", None)):
-        for kind in type(one).__mro__:
+    for holder in (client, getattr(client, "async_client", None)):
+        for kind in type(holder).__mro__:
             for base in getattr(kind, "__orig_bases__", ()):
                 first = next(iter(typing.get_args(base)), None)
                 if isinstance(first, type) and not issubclass(first, dict):
@@ -103,17 +103,17 @@ def action_class(client: Any) -> type | None:
 def _fields(kind: Any) -> dict[str, tuple[Any, bool, str]]:
     """Returns the fields of a pydantic class or a dataclass, without ``metadata``."""
     if hasattr(kind, "model_fields"):
-        found = {n: (f.annotation, f.is_required(), f.description or "") for n, f in kind.model_fields.items()}
+        fields = {n: (f.annotation, f.is_required(), f.description or "") for n, f in kind.model_fields.items()}
     elif dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         missing = dataclasses.MISSING
-        found = {
-            one.name: (hints[one.name], one.default is missing and one.default_factory is missing, "")
-            for one in dataclasses.fields(kind)
+        fields = {
+            field.name: (hints[field.name], field.default is missing and field.default_factory is missing, "")
+            for field in dataclasses.fields(kind)
         }
     else:
-        found = {}
-    return {name: facts for name, facts in found.items() if name != "metadata"}
+        fields = {}
+    return {name: facts for name, facts in fields.items() if name != "metadata"}
 
 
 def _served(client: Any) -> Mapping[str, Any]:
@@ -132,10 +132,10 @@ def _served(client: Any) -> Mapping[str, Any]:
 def declared_fields(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool, str]]:
     """As `_fields`, of a JSON schema."""
     named, needed = schema.get("$defs") or {}, schema.get("required") or ()
-    found = schema.get("properties") or {}
+    properties = schema.get("properties") or {}
     return {
-        name: (of_schema(one, named), name in needed, one.get("description") or "")
-        for name, one in found.items()
+        name: (of_schema(content, named), name in needed, content.get("description") or "")
+        for name, content in properties.items()
         if name != "metadata"
     }
 

@@ -59,5 +59,5 @@ def columns_for(row: Mapping[str, Any], accepted: Mapping[str, Any], left_out: s
     ``dynamics_seed`` needs a parameter of its own."""
     made = {"task_id"} if is_row_id(row.get("task_id")) else set()
     made |= {"dynamics_seed"} - set(accepted)
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     return {name: v for name, v in row.items() if name not in left_out | made and (takes_any or name in accepted)}

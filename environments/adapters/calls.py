@@ -38,8 +38,8 @@ def calls_in(response: str) -> str:
     """Returns the calls of a response as text for `read_calls`: the insides of its blocks, one per line. Empty without
     a whole block. Blocks inside of its thinking do not count."""
     thought = _THOUGHT.match(response)
-    found = _BLOCK.finditer(response, thought.end() if thought else 0)
-    return "\n".join(filter(None, (_as_python(one[2].strip()) for one in found)))
+    blocks = _BLOCK.finditer(response, thought.end() if thought else 0)
+    return "\n".join(filter(None, (_as_python(block[2].strip()) for block in blocks)))
 
 
 def without_calls(response: str) -> str:
@@ -50,14 +50,14 @@ def without_calls(response: str) -> str:
 
 def text_before_calls(response: str) -> str:
     """Returns the text of a response before its first call; empty without a call."""
-    found = _BLOCK.search(response)
-    return response[: found.start()].strip() if found else ""
+    block = _BLOCK.search(response)
+    return response[: block.start()].strip() if block else ""
 
 
 def calls_of(message: Mapping[str, Any]) -> list[Call]:
     """Returns the calls of an assistant's message, in either form that parsers produce."""
     asked = [call.get("function", call) for call in message.get("tool_calls") or ()]
-    return [Call(str(one.get("name")), (), one.get("arguments") or {}) for one in asked]
+    return [Call(str(call.get("name")), (), call.get("arguments") or {}) for call in asked]
 
 
 def message_of(response: str) -> dict[str, Any]:
@@ -67,15 +67,15 @@ def message_of(response: str) -> dict[str, Any]:
         ValueError: if a call can't be read, or does not name its arguments.
     """
     calls, thought = read_calls(calls_in(response)), _THOUGHT.match(response)
-    unnamed = next((one for one in calls if one.places), None)
+    unnamed = next((call for call in calls if call.places), None)
     if unnamed is not None:
         raise ValueError(f"{unnamed} must name its arguments")
     message: dict[str, Any] = {"role": "assistant", "content": without_calls(response)}
     if thought:
         message["reasoning_content"] = thought[0].strip()[len("<think>") : -len("</think>")].strip()
     if calls:
-        functions = [{"name": one.name, "arguments": dict(one.names)} for one in calls]
-        message["tool_calls"] = [{"type": "function", "function": one} for one in functions]
+        functions = [{"name": call.name, "arguments": dict(call.names)} for call in calls]
+        message["tool_calls"] = [{"type": "function", "function": function} for function in functions]
     return message
 
 

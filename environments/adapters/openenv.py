@@ -25,7 +25,7 @@ Think between <think> and </think>. Then give one action between <action> and </
 
 
 @dataclass(frozen=True)
-class Situation:
+class EpisodeTask:
     """The task and what was done, as the prompt of an episode needs them."""
 
     messages: tuple[Mapping[str, Any], ...]
@@ -130,7 +130,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
             observation=seen,
             task_text=self.messages[-1]["content"].strip() or seen,
             category=str(row.get("category") or ""),
-            context=Situation(tuple(self.messages), self._form),
+            context=EpisodeTask(tuple(self.messages), self._form),
         )
 
     def _begin(self, row: Mapping[str, Any]) -> Any:
@@ -206,12 +206,12 @@ class OpenEnvEnvironment(AdaptedEnvironment):
 
 
 def _earned(result: Any) -> float:
-    found = getattr(result, "reward", None)
+    reward = getattr(result, "reward", None)
     try:
-        return float(found or 0.0)
+        return float(reward or 0.0)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(
-            f"the reward of the client's step() is {found!r:.80} ({type(found).__name__}), no number"
+            f"the reward of the client's step() is {reward!r:.80} ({type(reward).__name__}), no number"
         ) from None
 
 

@@ -83,14 +83,14 @@ def check_rows(dataset: Any, name: str = "train_dataset") -> None:
     Raises:
         ValueError: names the column and the remedy.
     """
-    found = {"image", "images"} & set(dataset.column_names or ())
-    if found:
+    pictures = {"image", "images"} & set(dataset.column_names or ())
+    if pictures:
         raise ValueError(
-            f"{name} has a column {min(found)!r}, but prompts are text alone; remove it, or train with GRPOTrainer"
+            f"{name} has a column {min(pictures)!r}, but prompts are text alone; remove it, or train with GRPOTrainer"
         )
     if "prompt" not in (dataset.column_names or ()) or not hasattr(dataset, "__len__"):
         return
-    wrong = next(((row, one) for row, one in enumerate(dataset["prompt"]) if not _is_prompt(one)), None)
+    wrong = next(((row, prompt) for row, prompt in enumerate(dataset["prompt"]) if not _is_prompt(prompt)), None)
     if wrong is not None:
         raise ValueError(
             f"{name}: row {wrong[0]} of column 'prompt' is {wrong[1]!r:.120}; give a text, or a list of messages with "
@@ -101,5 +101,5 @@ def check_rows(dataset: Any, name: str = "train_dataset") -> None:
 def _is_prompt(value: Any) -> bool:
     if isinstance(value, str):
         return True
-    messages = isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
-    return messages and all(isinstance(one.get("role"), str) for one in value)
+    messages = isinstance(value, list) and bool(value) and all(isinstance(message, Mapping) for message in value)
+    return messages and all(isinstance(message.get("role"), str) for message in value)

@@ -46,16 +46,16 @@ def messages_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     prompt = row.get("prompt", "")
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
-    if not isinstance(prompt, Sequence) or not prompt or not all(isinstance(one, Mapping) for one in prompt):
+    if not isinstance(prompt, Sequence) or not prompt or not all(isinstance(message, Mapping) for message in prompt):
         raise TypeError(f"column 'prompt' is {prompt!r:.80}; give a text or a list of messages with role and content")
-    return [_message(one, f"column 'prompt', message {place}") for place, one in enumerate(prompt)]
+    return [_message(message, f"column 'prompt', message {place}") for place, message in enumerate(prompt)]
 
 
 def _message(given: Mapping[str, Any], source: str) -> dict[str, Any]:
     made: dict[str, Any] = {**_filled(given), "content": text_of(given.get("content"), "column 'prompt'")}
     made |= {"role": "system"} if given.get("role") == DEVELOPER else {}
-    for one in made.get("tool_calls", ()):
-        function = one.get("function", one)
+    for call in made.get("tool_calls", ()):
+        function = call.get("function", call)
         arguments = function["arguments"] = arguments_of(function.get("arguments"))
         if not isinstance(arguments, dict):
             raise ValueError(f"{source}: a call has the arguments {arguments!r:.80}; give a JSON object")
@@ -65,8 +65,8 @@ def _message(given: Mapping[str, Any], source: str) -> dict[str, Any]:
 def _filled(value: Any) -> Any:
     """Returns a value without the fields of mappings that are `None`."""
     if isinstance(value, Mapping):
-        return {name: _filled(one) for name, one in value.items() if one is not None}
-    return [_filled(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _filled(part) for name, part in value.items() if part is not None}
+    return [_filled(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def arguments_of(given: Any) -> Any:
@@ -75,17 +75,17 @@ def arguments_of(given: Any) -> Any:
     if given is None or (isinstance(given, str) and not given.strip()):
         return {}
     try:
-        found = json.loads(given) if isinstance(given, str) else given
-        json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate is no text
+        arguments = json.loads(given) if isinstance(given, str) else given
+        json.dumps(arguments, ensure_ascii=False).encode()  # a lone surrogate is no text
     except (ValueError, RecursionError):
         return given
-    return found if isinstance(found, dict) and not is_deep(found) else given
+    return arguments if isinstance(arguments, dict) and not is_deep(arguments) else given
 
 
 def is_deep(value: Any, left: int = DEEPEST) -> bool:
     """Whether a JSON value has more levels than templates and parsers, which call themselves, may get."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return not left or any(is_deep(one, left - 1) for one in inside)
+    return not left or any(is_deep(part, left - 1) for part in inside)
 
 
 def text_of(content: Any, source: str) -> str:

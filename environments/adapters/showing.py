@@ -106,7 +106,7 @@ def example_of(tools: Sequence[Callable]) -> str:
     if not tools:
         return ""
     parameters = signature_of(tools[0]).parameters.values()
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
     return f"{name_of(tools[0])}({', '.join(f'{name}=...' for name in needed)})"
 
 

@@ -197,12 +197,13 @@ class ToolEnvironment(AdaptedEnvironment):
         return calls_of(message)
 
     def _answer(self, ran: list[dict[str, Any]], done: bool = False) -> Step:
-        failed = sum("error" in one for one in ran)
+        failed = sum("error" in call for call in ran)
         self._called, self._failed = self._called + len(ran), self._failed + failed
         counted = {"tool_calls": self._called, "tool_failures": self._failed}
-        text = "\n".join(one["result"] for one in ran)
+        text = "\n".join(call["result"] for call in ran)
         if self._native:
-            self._dialogue.said[-1] += [{"role": "tool", "name": one["name"], "content": one["result"]} for one in ran]
+            results = [{"role": "tool", "name": call["name"], "content": call["result"]} for call in ran]
+            self._dialogue.said[-1] += results
         return Step(text, done=done, won=None, valid=not failed, metrics=counted, info={"calls": ran})
 
     def _run(self, call: Call) -> dict[str, Any]:
@@ -215,10 +216,10 @@ class ToolEnvironment(AdaptedEnvironment):
             if call.places:
                 ran["arguments"] = dict(inspect.signature(tool).bind(*call.places, **call.names).arguments)
             check_arguments(call.name, signature_of(tool).parameters, ran["arguments"])
-            found = settled(tool(*call.places, **call.names))
+            result = settled(tool(*call.places, **call.names))
         except Exception as error:  # foreign code: it goes back to the policy
             return {**ran, **_failure(error)}
-        return {**ran, "result": _shown(found)}
+        return {**ran, "result": _shown(result)}
 
     def _over(self) -> bool:
         """Returns the environment's own ``done``, where it has one that is no tool."""
@@ -244,7 +245,7 @@ class ToolEnvironment(AdaptedEnvironment):
         own, self._own, self._tools, self.environment = self._own, {}, {}, None  # some close once nobody holds them
         for environment in own.values():
             closes = [getattr(environment, name, None) for name in ("close", "_close")]  # a public method is a tool
-            for close in [one for one in closes if callable(one) and not _required(one)][:1]:
+            for close in [method for method in closes if callable(method) and not _required(method)][:1]:
                 settled(close())
 
 
@@ -257,12 +258,12 @@ class _Pool:
         self._factories: dict[Any, Factory] = (
             dict(factory) if isinstance(factory, Mapping) else {None: factory or (lambda: None)}
         )
-        for name, one in self._factories.items():
-            if not callable(one):
-                raise TypeError(f"environment_factory{[name] if self.several else ''} is {one!r}, not a callable")
+        for name, make in self._factories.items():
+            if not callable(make):
+                raise TypeError(f"environment_factory{[name] if self.several else ''} is {make!r}, not a callable")
         with kept():
-            self._first = {name: one() for name, one in self._factories.items()}
-        self.kinds = {name: type(one) for name, one in self._first.items()}
+            self._first = {name: make() for name, make in self._factories.items()}
+        self.kinds = {name: type(make) for name, make in self._first.items()}
         for name, kind in self.kinds.items():
             if kind is not type(None) and not callable(getattr(kind, "reset", None)):
                 place = f"[{name!r}]" if self.several else ""
@@ -330,7 +331,7 @@ def _failure(error: Exception) -> dict[str, str]:
 def _required(function: Callable) -> bool:
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return any(one.default is one.empty and one.kind not in kinds for one in parameters)
+    return any(parameter.default is parameter.empty and parameter.kind not in kinds for parameter in parameters)
 
 
 def _shown(result: Any) -> str:

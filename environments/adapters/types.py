@@ -25,17 +25,17 @@ def fits(value: Any, annotation: Any) -> bool:
     if origin is typing.Annotated:
         return fits(value, inner[0])
     if origin in _UNIONS:
-        return any(fits(value, one) for one in inner)
+        return any(fits(value, kind) for kind in inner)
     if origin is typing.Literal:
         return value in inner
     kind = origin or annotation
     if kind in _SCALARS:
         return isinstance(value, _SCALARS[kind]) and (kind is bool or not isinstance(value, bool))
     if kind in (dict, abc.Mapping):
-        return isinstance(value, Mapping) and (len(inner) < 2 or all(fits(one, inner[1]) for one in value.values()))
+        return isinstance(value, Mapping) and (len(inner) < 2 or all(fits(part, inner[1]) for part in value.values()))
     if kind in _LISTS:
         alike = inner[0] if len({*inner} - {...}) == 1 else Any
-        return isinstance(value, list | tuple | set) and all(fits(one, alike) for one in value)
+        return isinstance(value, list | tuple | set) and all(fits(part, alike) for part in value)
     return True
 
 
@@ -45,7 +45,7 @@ def check_arguments(name: str, parameters: Mapping[str, Parameter], arguments: M
     Raises:
         ValueError: names the tool, the argument, its value and its type.
     """
-    for parameter in (parameters[one] for one in arguments if one in parameters):
+    for parameter in (parameters[name] for name in arguments if name in parameters):
         value, wanted = arguments[parameter.name], parameter.annotation
         plain = parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         if plain and wanted is not Parameter.empty and value != parameter.default and not fits(value, wanted):
@@ -62,7 +62,7 @@ def shown_type(annotation: Any) -> str:
     if origin in _UNIONS:
         return " or ".join(map(shown_type, inner))
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return " or ".join(json.dumps(one.value) for one in annotation)
+        return " or ".join(json.dumps(choice.value) for choice in annotation)
     if origin is not None and inner:
         return f"{getattr(origin, '__name__', origin)}[{', '.join(map(shown_type, inner))}]"
     return "null" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
@@ -79,7 +79,7 @@ def of_schema(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
     if choices := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
         return _LITERAL[tuple(choices)]
     if either := schema.get("anyOf") or schema.get("oneOf"):
-        return typing.Union[tuple(of_schema(one, named) for one in either)]  # noqa: UP007
+        return typing.Union[tuple(of_schema(kind, named) for kind in either)]  # noqa: UP007
     if schema.get("type") == "array":
         return types.GenericAlias(list, (of_schema(schema.get("items") or {}, named),))
     return _OF_JSON.get(schema.get("type"), Any)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from alignopsd_trl.environments.alfworld.engine.categories import CATEGORIES, TASK_TYPES, parse_task_type
+from alignopsd_trl.environments.alfworld.engine.categories import CATEGORIES, TASK_TYPES
 from alignopsd_trl.environments.alfworld.engine.packages import MissingPackage, logic_checksum, require, versions
 from alignopsd_trl.environments.alfworld.environment import AlfWorldEnvironment, Factory
 from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
@@ -58,11 +58,7 @@ def suite(**options: Any) -> Suite:
     """
     require()
     chosen = AlfWorldOptions.of(options)
-    kinds = [parse_task_type(str(kind)) for kind in chosen.task_types] if chosen.task_types else TASK_TYPES.values()
-    wanted = _counts(chosen.counts)
-    ordered = [kind for kind in TASK_TYPES.values() if kind in kinds]
-    size, things = ((least, most) for least, most in (chosen.room_size, chosen.room_things))
-    where = source(chosen.games, chosen.folder, chosen.seed, ordered, size, things)
+    wanted, where = _counts(chosen.counts), source(chosen)
     factory = Factory(chosen, {split: str(where.root(split)) for split in SPLITS})
 
     def rows(split: str) -> list[dict]:

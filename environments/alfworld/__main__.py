@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from alignopsd_trl.environments.alfworld import suite
-from alignopsd_trl.environments.alfworld.engine.categories import CATEGORIES, TASK_TYPES, parse_task_type
+from alignopsd_trl.environments.alfworld.engine.categories import CATEGORIES, parse_task_type
 from alignopsd_trl.environments.alfworld.engine.games import read_game
 from alignopsd_trl.environments.alfworld.engine.generator import Variant, generate_all
 from alignopsd_trl.environments.alfworld.engine.packages import MissingPackage, require
@@ -65,7 +65,7 @@ def _task(arguments: argparse.Namespace) -> dict[str, Any]:
     require()
     if arguments.task is not None:
         row = find_task(suite().panel(arguments.split), arguments.task)
-        games = source("generated", None, 0, list(TASK_TYPES.values()))
+        games = source(AlfWorldOptions())
         return {**row, "game": read_game(games.root(arguments.split) / row["task_id"])}
     kind = parse_task_type(arguments.type)
     batch = ThreadedBatch(Factory(), 1, time_limit=600.0)

@@ -24,7 +24,7 @@ def kind_of(name: str) -> str:
 
 
 @dataclass
-class Place:
+class Furniture:
     """A piece of furniture, with the things in or on it."""
 
     closed: bool
@@ -35,7 +35,7 @@ class Place:
 class House:
     """A room: its places, where each thing is, and what has been done to it."""
 
-    places: dict[str, Place]
+    places: dict[str, Furniture]
     here: str = ""
     carried: str = ""
     states: dict[str, set[str]] = field(default_factory=dict)
@@ -49,26 +49,26 @@ class House:
         """
         read = {}
         for line in places:
-            found = _PLACE.fullmatch(line)
-            if found is None:
+            match = _PLACE.fullmatch(line)
+            if match is None:
                 raise ValueError(f"place {line!r} must read like 'desk 1: mug 1, cup 2' or 'drawer 1 (closed):'")
-            things = found["things"].split(", ") if found["things"] else []
-            read[found["name"]] = Place(found["closed"] is not None, things)
+            things = match["things"].split(", ") if match["things"] else []
+            read[match["name"]] = Furniture(match["closed"] is not None, things)
         return cls(read)
 
     def commands(self) -> tuple[str, ...]:
         """Returns the commands that are possible now; places in the order of the room."""
         here = self.places.get(self.here)
-        found = [f"go to {name}" for name in self.places if name != self.here]
+        possible = [f"go to {name}" for name in self.places if name != self.here]
         if here is not None and kind_of(self.here) in OPENABLE:
-            found.append(f"{'open' if here.closed else 'close'} {self.here}")
+            possible.append(f"{'open' if here.closed else 'close'} {self.here}")
         if here is not None and not here.closed:
-            found += [f"move {self.carried} to {self.here}"] if self.carried else []
-            found += [] if self.carried else [f"take {thing} from {self.here}" for thing in here.things]
+            possible += [f"move {self.carried} to {self.here}"] if self.carried else []
+            possible += [] if self.carried else [f"take {thing} from {self.here}" for thing in here.things]
         if self.carried:
             verbs = [verb for verb, tool in TOOLS.items() if tool == kind_of(self.here)]
-            found += [f"{verb} {self.carried} with {self.here}" for verb in verbs]
-        return tuple(found)
+            possible += [f"{verb} {self.carried} with {self.here}" for verb in verbs]
+        return tuple(possible)
 
     def do(self, command: str) -> str:
         """Executes a command and returns a sentence about it. An impossible one changes nothing; with free hands the

@@ -45,15 +45,15 @@ _ROOMS = {  # things that look alike, open places and closed ones
     ),
 }
 LOOKALIKES = {
-    one: other
+    thing: other
     for alike, _, _ in _ROOMS.values()
     for pair in alike
-    for one, other in (pair.split(), reversed(pair.split()))
+    for thing, other in (pair.split(), reversed(pair.split()))
 }
 
 
 @dataclass(frozen=True)
-class Goal:
+class PairGoal:
     """The goal of a game: things of a kind at a place of a kind, ``clean``, ``hot``, ``cool`` or in any state."""
 
     thing: str
@@ -61,12 +61,12 @@ class Goal:
     state: str = ""
 
     @classmethod
-    def read(cls, task: str) -> Goal:
+    def read(cls, task: str) -> PairGoal:
         """Parses a task sentence. Raises ValueError for one of another form."""
-        found = _GOAL.fullmatch(task)
-        if found is None:
+        match = _GOAL.fullmatch(task)
+        if match is None:
             raise ValueError(f"the task {task!r} must read like 'put two clean cup in shelf.'")
-        return cls(found["thing"], found["place"], found["state"] or "")
+        return cls(match["thing"], match["place"], match["state"] or "")
 
     @property
     def tool(self) -> str:
@@ -81,12 +81,12 @@ def game(kind: str, draw: Random) -> dict[str, Any]:
     thing, similar = draw.sample(draw.choice(alike).split(), 2)
     others = [name for pair in alike if thing not in pair.split() for name in pair.split()]
     state = draw.choice(tuple(STATES.values())) if kind == "untreated" else ""
-    goal = Goal(thing, draw.choice(opened), state)
+    goal = PairGoal(thing, draw.choice(opened), state)
     free = [name for name in opened if name != goal.place]
     searched = {"untreated": 3, "closed": 3}.get(kind, 4)
     stands = draw.sample(closed if kind == "closed" else free, searched)
     stands += [goal.place] * (2 if kind == "apart" else 1)
-    tools = [goal.tool, draw.choice([one for one in TOOLS.values() if one != goal.tool])] if state else []
+    tools = [goal.tool, draw.choice([tool for tool in TOOLS.values() if tool != goal.tool])] if state else []
     things: list[list[str]] = [[] for _ in stands]
     for number, spot in enumerate(draw.sample(range(searched), WANTED)):
         things[spot].append(f"{thing} {number + 1}")
@@ -95,22 +95,19 @@ def game(kind: str, draw: Random) -> dict[str, Any]:
         things[spot].append(f"{draw.choice(others)} 1")
     for inside in things:
         draw.shuffle(inside)
-    return {"task": _sentence(goal), "places": _lines(stands + tools, [*things, *([] for _ in tools)], draw)}
-
-
-def _sentence(goal: Goal) -> str:
-    return f"put two {goal.state + ' ' if goal.state else ''}{goal.thing} in {goal.place}."
+    task = f"put two {state + ' ' if state else ''}{thing} in {goal.place}."
+    return {"task": task, "places": _lines(stands + tools, [*things, *([] for _ in tools)], draw)}
 
 
 def _lines(stands: Sequence[str], things: Sequence[Sequence[str]], draw: Random) -> list[str]:
     """Describes places in a drawn order, numbered within their kind. Those that can be closed are closed."""
     counts: dict[str, int] = {}
-    found = []
+    lines = []
     for name, inside in draw.sample(list(zip(stands, things, strict=True)), len(stands)):
         counts[name] = counts.get(name, 0) + 1
         closed = " (closed)" if name in OPENABLE else ""
-        found.append(f"{name} {counts[name]}{closed}: {', '.join(inside)}".rstrip())
-    return found
+        lines.append(f"{name} {counts[name]}{closed}: {', '.join(inside)}".rstrip())
+    return lines
 
 
 class PairTasks(SplitTasks):
@@ -131,7 +128,7 @@ class PairTasks(SplitTasks):
 
 @cache
 def _drawn(seed: int) -> dict[str, tuple[dict[str, Any], ...]]:
-    draw, seen, found = Random(f"pairs {seed}"), set(), {}
+    draw, seen, games = Random(f"pairs {seed}"), set(), {}
     for split in reversed(SPLITS):
         rows: list[dict[str, Any]] = []
         while len(rows) < SIZES[split]:
@@ -141,8 +138,8 @@ def _drawn(seed: int) -> dict[str, tuple[dict[str, Any], ...]]:
             if key not in seen:
                 seen.add(key)
                 rows.append({"task_id": f"pairs-{split}-{len(rows):04d}", "category": kind, **drawn})
-        found[split] = tuple(rows)
-    return found
+        games[split] = tuple(rows)
+    return games
 
 
 class PairEnvironment(TextEnvironment):
@@ -170,7 +167,7 @@ class PairEnvironment(TextEnvironment):
         Raises:
             ValueError: on a sentence or a place of another form.
         """
-        self._goal, self._house = Goal.read(task), House.read(places)
+        self._goal, self._house = PairGoal.read(task), House.read(places)
         self._delivered: list[tuple[str, str]] = []
         return Opening(OPENING, task, self._commands(), category, category or None)
 

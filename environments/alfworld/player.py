@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from alignopsd_trl.environments.alfworld.house import OPENABLE, TOOLS, kind_of
 from alignopsd_trl.environments.base import Record, Step, TextEnvironment, View
@@ -24,18 +24,8 @@ _TASKS = (
 )
 
 
-class Expert(Protocol):
-    """Chooses commands. ``thought`` is a sentence that explains the last one."""
-
-    thought: str
-
-    def begin(self, observation: str, task_text: str) -> None: ...
-
-    def act(self, observation: str, admissible: Collection[str]) -> str: ...
-
-
 class Walkthrough:
-    """Plays stored commands, for instance those of a game file."""
+    """Plays stored commands, for instance those of a game file. ``thought`` explains the last one."""
 
     thought = ""
 
@@ -52,7 +42,7 @@ class Walkthrough:
 
 
 @dataclass(frozen=True)
-class Goal:
+class ParsedTask:
     """A parsed task sentence. ``verb`` is ``clean``, ``heat``, ``cool`` or empty."""
 
     target: str
@@ -62,15 +52,15 @@ class Goal:
     count: int = 1
 
     @classmethod
-    def parse(cls, task_text: str) -> Goal:
+    def parse(cls, task_text: str) -> ParsedTask:
         """Parses a sentence. Raises ValueError for one of none of the six types."""
         for pattern in _TASKS:
             match = pattern.fullmatch(task_text.strip().rstrip("."))
             if match:
-                found = match.groupdict()
-                verb = found.get("verb") or _ADJECTIVES.get(found.get("adjective") or "", "")
-                count = 2 if found.get("two") else 1
-                return cls(found["target"], found.get("place") or "", found.get("lamp") or "", verb, count)
+                parts = match.groupdict()
+                verb = parts.get("verb") or _ADJECTIVES.get(parts.get("adjective") or "", "")
+                count = 2 if parts.get("two") else 1
+                return cls(parts["target"], parts.get("place") or "", parts.get("lamp") or "", verb, count)
         raise ValueError(f"the task {task_text!r} has none of ALFWorld's known wordings")
 
 
@@ -138,7 +128,7 @@ class Explorer:
             ValueError: if the task sentence has none of the known wordings.
         """
         self._rng = random.Random(f"{self._seed}/{observation}")
-        self._goal = Goal.parse(task_text)
+        self._goal = ParsedTask.parse(task_text)
         room = observation.partition("you see ")[2].partition(".")[0]
         self._memory = Memory(receptacles=re.findall(rf"a ({_NAME})", room))
         self._begun = False
@@ -163,10 +153,10 @@ class Explorer:
             return self._put_away(admissible)
         if held:
             return self._use_held(held, admissible)
-        found = [(thing, place) for thing, place in memory.where(goal.target) if not self._delivered(thing, place)]
-        if not found:
+        wanted = [(thing, place) for thing, place in memory.where(goal.target) if not self._delivered(thing, place)]
+        if not wanted:
             return self._explore(f"a {goal.target}", admissible)
-        thing, place = found[0]
+        thing, place = wanted[0]
         return self._at(place, f"take {thing} from {place}", f"{thing} is in {place} and I need it", admissible)
 
     def _use_held(self, held: str, admissible: Collection[str]) -> tuple[str, str]:
@@ -245,7 +235,7 @@ class Move:
         return f"<think>{self.thought}</think>\n<action>{self.action}</action>"
 
 
-def play(environment: TextEnvironment, expert: Expert, task: Mapping[str, Any]) -> list[Move]:
+def play(environment: TextEnvironment, expert: Explorer | Walkthrough, task: Mapping[str, Any]) -> list[Move]:
     """Plays one episode to its end and returns its turns."""
     opening = environment.reset(**task)
     expert.begin(opening.observation, opening.task_text)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.environments.alfworld.engine.categories import TASK_TYPES
+from alignopsd_trl.environments.alfworld.engine.categories import TASK_TYPES, parse_task_type
 from alignopsd_trl.environments.alfworld.engine.games import list_games, row_of
 from alignopsd_trl.environments.alfworld.engine.generator import THINGS, VERSION, Variant, generate_all
 from alignopsd_trl.environments.alfworld.engine.packages import logic_checksum, official_folder, versions
 from alignopsd_trl.environments.alfworld.engine.rooms import SIZE
-from alignopsd_trl.environments.alfworld.engine.translation import write_atomically
+from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
 from alignopsd_trl.environments.base import UNMADE
-from alignopsd_trl.environments.cache import cache_folder
+from alignopsd_trl.environments.cache import cache_folder, write_atomically
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 COUNTS = {"train": 600, "valid_seen": 128, "valid_unseen": 128}
@@ -122,29 +122,25 @@ class GeneratedGames:
         return [game.row(split) for game in games]
 
 
-def source(
-    games: str,
-    folder: str | Path | None,
-    seed: int,
-    task_types: Sequence[str],
-    room_size: tuple[int, int] = SIZE,
-    room_things: tuple[int, int] = THINGS,
-) -> OfficialGames | GeneratedGames:
+def source(options: AlfWorldOptions) -> OfficialGames | GeneratedGames:
     """Returns the source of games, ``generated`` or ``official``.
 
     Raises:
-        ValueError: if ``room_size`` or ``room_things`` is not a range.
+        ValueError: if a task type is unknown, or ``room_size`` or ``room_things`` is not a range.
         FileNotFoundError: if the official data are not there.
     """
-    if games == "generated":
-        if not 1 <= room_size[0] <= room_size[1]:
-            raise ValueError(f"room_size={room_size} must be (least, most) receptacles of a room, at least 1")
-        if not 0 <= room_things[0] <= room_things[1]:
-            raise ValueError(f"room_things={room_things} must be (least, most) further things in a room, at least 0")
-        return GeneratedGames(seed, tuple(task_types), room_size, room_things)
-    place = Path(folder).expanduser() if folder else official_folder()
+    kinds = [parse_task_type(str(kind)) for kind in options.task_types or TASK_TYPES]
+    ordered = tuple(kind for kind in TASK_TYPES.values() if kind in kinds)
+    if options.games == "generated":
+        size, things = ((least, most) for least, most in (options.room_size, options.room_things))
+        if not 1 <= size[0] <= size[1]:
+            raise ValueError(f"room_size={size} must be (least, most) receptacles of a room, at least 1")
+        if not 0 <= things[0] <= things[1]:
+            raise ValueError(f"room_things={things} must be (least, most) further things in a room, at least 0")
+        return GeneratedGames(options.seed, ordered, size, things)
+    place = Path(options.folder).expanduser() if options.folder else official_folder()
     if not place.is_dir():
         raise FileNotFoundError(
             f"{place}: no official ALFWorld games; run `alfworld-download`, set ALFWORLD_DATA, or use games='generated'"
         )
-    return OfficialGames(place, tuple(task_types))
+    return OfficialGames(place, ordered)

@@ -10,7 +10,8 @@ from typing import Any
 
 import gymnasium
 
-from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.base import DataError, Suite
+from alignopsd_trl.environments.panel import SplitTasks
 from alignopsd_trl.environments.searchqa.engine.averages import Averages, averages
 from alignopsd_trl.environments.searchqa.engine.backends import BACKENDS, open_local
 from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
@@ -26,7 +27,7 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import (
 from alignopsd_trl.environments.searchqa.environment import SearchQA, SearchQABatch, SearchQAFactory
 from alignopsd_trl.environments.searchqa.options import SearchQAOptions
 from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt, prompt_of
-from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
+from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD, DATA_SOURCES, Questions
 
 __all__ = [
     "Averages",
@@ -77,22 +78,23 @@ def suite(**options: Any) -> Suite:
         retriever = backend
     else:
         retriever = open_retriever(backend, chosen.corpus, **(chosen.retrieval or {}))
-    episode = chosen.described()
-    factory = SearchQAFactory(retriever, **episode, template=chosen.template)
-    prompt = prompt_of(chosen.template)
-    return Suite(
-        name="searchqa",
-        factory=factory,
-        tasks=questions.dataset,
-        panel=questions.panel,
-        categories=DATA_SOURCES,
-        description={
-            "data": questions.name,
-            "retrieval": retriever.description,
-            "prompt": f"{prompt.name}-{prompt.checksum}",
-            **episode,
-        },
-    )
+    return suite_of("searchqa", questions, chosen, retriever, data=questions.name)
+
+
+def suite_of(
+    name: str,
+    tasks: Questions | SplitTasks,
+    chosen: SearchQAOptions,
+    retriever: Retriever,
+    kind: type[SearchQA] = SearchQA,
+    categories: tuple[str, ...] = DATA_SOURCES,
+    **described: Any,
+) -> Suite:
+    """Makes the suite of some tasks; ``described`` begins its description."""
+    episode, prompt = chosen.described(), prompt_of(chosen.template)
+    described |= {"retrieval": retriever.description, "prompt": f"{prompt.name}-{prompt.checksum}", **episode}
+    factory = SearchQAFactory(retriever, kind=kind, **episode, template=chosen.template)
+    return Suite(name, factory, tasks.dataset, tasks.panel, categories, described)
 
 
 def open_retriever(backend: str, corpus: str | Path | None = None, **options: Any) -> Retriever:

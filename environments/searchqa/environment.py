@@ -139,12 +139,12 @@ class SearchQABatch(SerialBatch):
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
         episodes = [self._episodes[slot] for slot in slots]
-        queries = [guarded(partial(one.begin, action)) for one, action in zip(episodes, actions, strict=True)]
+        queries = [guarded(partial(episode.begin, action)) for episode, action in zip(episodes, actions, strict=True)]
         distinct = list(dict.fromkeys(query for query in queries if isinstance(query, str)))
-        found = dict(zip(distinct, self._retriever.search(distinct, self._top_k), strict=True)) if distinct else {}
+        outcomes = dict(zip(distinct, self._retriever.search(distinct, self._top_k), strict=True)) if distinct else {}
         return [
-            query if isinstance(query, Failure) else guarded(partial(one.complete, found.get(query)))
-            for one, query in zip(episodes, queries, strict=True)
+            query if isinstance(query, Failure) else guarded(partial(episode.complete, outcomes.get(query)))
+            for episode, query in zip(episodes, queries, strict=True)
         ]
 
     def worker(self, slot: int) -> int:

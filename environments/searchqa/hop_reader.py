@@ -28,7 +28,7 @@ LONG = 4  # facts of a question that tempts to stop early
 
 
 @dataclass(frozen=True)
-class Situation:
+class HopState:
     """What a reader knows on a turn: the question's facts in the order in which they are found, the names that it went
     through with the kind that each should be of, the last query and how often it was sent, and what it found."""
 
@@ -40,7 +40,7 @@ class Situation:
     passage: str
 
     @classmethod
-    def read(cls, view: View) -> Situation:
+    def read(cls, view: View) -> HopState:
         facts, start, name = asked(view.task_text)
         queries = [read_action(record.action).text for record in view.history]
         names = [name]
@@ -71,13 +71,13 @@ class Situation:
     @property
     def alike(self) -> list[tuple[str, str]]:
         """Facts of the passage of the type that is looked for, with their values, the one that is asked for first."""
-        found, of = self.stated, FACTS.get(self.kinds[-1], {}).get(self.wanted)
+        facts, of = self.stated, FACTS.get(self.kinds[-1], {}).get(self.wanted)
         here = FACTS[kind_of(self.passage)] if self.passage else {}
-        names = sorted((fact for fact in found if here[fact] == of), key=lambda fact: fact != self.wanted)
-        return [(fact, found[fact]) for fact in names]
+        names = sorted((fact for fact in facts if here[fact] == of), key=lambda fact: fact != self.wanted)
+        return [(fact, facts[fact]) for fact in names]
 
 
-class Reader:
+class TrapReader:
     """Decides from one situation at a time; keeps nothing between turns.
 
     Args:
@@ -91,7 +91,7 @@ class Reader:
     def _gives_in(self, kind: str, habit: str) -> bool:
         return self.draw.random() < HABITS[kind][habit] * (HEEDED if kind in self.heeded else 1.0)
 
-    def decide(self, now: Situation) -> tuple[str, Action]:
+    def decide(self, now: HopState) -> tuple[str, Action]:
         """Returns a decision in words, and its action."""
         if not now.query:
             return _search(now.kinds[-1], now.names[-1])
@@ -107,7 +107,7 @@ class Reader:
                 return "the same again", Action(SEARCH, now.query)
         return f"search the {now.kinds[-1]}", Action(SEARCH, f"{now.names[-1]} {now.kinds[-1]}")
 
-    def _goes_on(self, now: Situation, fact: str, value: str) -> tuple[str, Action]:
+    def _goes_on(self, now: HopState, fact: str, value: str) -> tuple[str, Action]:
         read, last = len(now.names), len(now.names) >= len(now.facts)
         stops = len(now.facts) >= LONG and 2 <= read and not last and self._gives_in("early", "stop")
         return (f"answer {fact} {value}", Action(ANSWER, value)) if last or stops else _search(fact, value)
@@ -120,12 +120,12 @@ def _search(fact: str, name: str) -> tuple[str, Action]:
 def play(view: View, environment: Any, skill: str, draw: random.Random) -> str:
     """Returns the response to one prompt. Its thought copies what decides from the question and the passage: what was
     found, of which kind, and what is left to find, or which kind was found instead."""
-    now = Situation.read(view)
-    decision, action = Reader(KINDS if skill else (), draw).decide(now)
+    now = HopState.read(view)
+    decision, action = TrapReader(KINDS if skill else (), draw).decide(now)
     return f"<think>{_thought(now, decision)}</think>\n{action}"
 
 
-def _thought(now: Situation, decision: str) -> str:
+def _thought(now: HopState, decision: str) -> str:
     if not now.query:
         return f"{now.kinds[-1]} {now.names[-1]}; left {', '.join(now.facts)}"
     seen = kind_of(now.passage) if now.passage else "nothing"

@@ -23,7 +23,7 @@ class SearchQAPrompt(TemplatePrompt):
         super().__init__("searchqa", TEMPLATES, template)
 
 
-class ShortPrompt:
+class ShortSearchQAPrompt:
     """Renders a turn in few tokens, for demonstrations to explain: the skill as system message, which stays empty
     without one, the question, the queries and the last passages. A conversation's later turns show their passages."""
 
@@ -38,6 +38,6 @@ class ShortPrompt:
         return "\n".join(read_titles(view.observation).values()) or "Search or answer."
 
 
-def prompt_of(template: str | Path) -> SearchQAPrompt | ShortPrompt:
+def prompt_of(template: str | Path) -> SearchQAPrompt | ShortSearchQAPrompt:
     """Returns the prompt of the option ``template``."""
-    return ShortPrompt() if template == "short" else SearchQAPrompt(template)
+    return ShortSearchQAPrompt() if template == "short" else SearchQAPrompt(template)

@@ -119,7 +119,7 @@ def _flag(body: Mapping[str, Any], field: str) -> bool:
     return value
 
 
-class Server(ThreadingHTTPServer):
+class RetrievalServer(ThreadingHTTPServer):
     """Serves with one thread per connection; ``port`` 0 takes a free one."""
 
     daemon_threads = True
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         retriever = open_local(
             given.backend, given.corpus, given.index, encoder=given.encoder, device=given.device, progress=True
         )
-        server = Server(Service(retriever, given.topk, given.dialect, given.documents), given.host, given.port)
+        server = RetrievalServer(Service(retriever, given.topk, given.dialect, given.documents), given.host, given.port)
     except (CorpusError, ImportError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())

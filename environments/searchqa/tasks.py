@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.environments.base import View
+from alignopsd_trl.environments.base import DataError, View
 from alignopsd_trl.environments.panel import SPLITS, TaskPanel
 from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 
@@ -21,10 +21,6 @@ DATA_SOURCES = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musiq
 CLOSED_WORLD = Path(__file__).parent / "data"
 
 Row = dict[str, Any]
-
-
-class DataError(ValueError):
-    """Raised for questions that can't be used. The message names file, row and field."""
 
 
 class Questions:

@@ -11,7 +11,7 @@ import gymnasium
 
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.webshop.engine.nouns import extractor
-from alignopsd_trl.environments.webshop.environment import Factory, WebShopEnvironment, open_shops
+from alignopsd_trl.environments.webshop.environment import WebShopEnvironment, WebShopFactory, open_shops
 from alignopsd_trl.environments.webshop.options import WebShopOptions
 from alignopsd_trl.environments.webshop.prompt import WebShopPrompt
 from alignopsd_trl.environments.webshop.tasks import Tasks, split_rule
@@ -49,7 +49,7 @@ def suite(**options: Any) -> Suite:
     }
     return Suite(
         name="webshop",
-        factory=Factory(chosen),
+        factory=WebShopFactory(chosen),
         tasks=tasks.dataset,
         panel=tasks.panel,
         categories=tuple(shops.catalogue.notes["category"]),

@@ -17,7 +17,7 @@ from rich.table import Table
 from alignopsd_trl.environments.by_hand import START, ask, find_task, numbered
 from alignopsd_trl.environments.webshop.engine import pages
 from alignopsd_trl.environments.webshop.engine.pages import Role
-from alignopsd_trl.environments.webshop.engine.session import Answer, Session, parse
+from alignopsd_trl.environments.webshop.engine.session import Effect, ShopSession, parse
 from alignopsd_trl.environments.webshop.environment import open_shops
 from alignopsd_trl.environments.webshop.options import WebShopOptions
 from alignopsd_trl.environments.webshop.tasks import Tasks
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not 0 <= index < len(shop.goals):
         _parser().error(f"argument --goal: must be 0 to {len(shop.goals) - 1}, got {index}")
     console = Console()
-    session = Session(shop, shop.goals[index], generator)
+    session = ShopSession(shop, shop.goals[index], generator)
     console.print(f"goal {index} of {len(shop.goals)}; {START}", style="dim")
     return _play(console, session, options.max_steps)
 
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _play(console: Console, session: Session, max_steps: int) -> int:
+def _play(console: Console, session: ShopSession, max_steps: int) -> int:
     for left in range(max_steps, 0, -1):
         actions = _show(console, session)
         action = ask(console, f"{left} steps left ", lambda typed, now=actions: _action(typed, now, session), ENTRIES)
@@ -73,7 +73,7 @@ def _play(console: Console, session: Session, max_steps: int) -> int:
     return 1
 
 
-def _show(console: Console, session: Session) -> list[str]:
+def _show(console: Console, session: ShopSession) -> list[str]:
     """Prints the page and the numbered actions; returns the actions."""
     shown = [
         f"[{_STYLES[piece.role]}]{escape(text)}[/]"
@@ -87,7 +87,7 @@ def _show(console: Console, session: Session) -> list[str]:
     return actions
 
 
-def _action(typed: str, actions: list[str], session: Session) -> str | None:
+def _action(typed: str, actions: list[str], session: ShopSession) -> str | None:
     """Returns the action of an entry on this page; None if it would do nothing."""
     if not typed or typed.isdecimal():
         return numbered(typed, actions)
@@ -97,7 +97,7 @@ def _action(typed: str, actions: list[str], session: Session) -> str | None:
     return f"search[{typed}]" if session.has_search_bar else None
 
 
-def _receipt(console: Console, session: Session, answer: Answer) -> None:
+def _receipt(console: Console, session: ShopSession, answer: Effect) -> None:
     table = Table(title=f"score {answer.reward:g} of 1")
     table.add_column("part")
     table.add_column("value", justify="right")

@@ -16,7 +16,7 @@ from alignopsd_trl.environments.webshop.engine.files import DataFiles
 from alignopsd_trl.environments.webshop.engine.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
 from alignopsd_trl.environments.webshop.engine.index import data_checksum, open_catalogue
 from alignopsd_trl.environments.webshop.engine.pages import Role
-from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.engine.session import Effect, ShopSession
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 from alignopsd_trl.environments.webshop.options import WebShopOptions
 from alignopsd_trl.environments.webshop.prompt import WebShopPrompt, project
@@ -66,25 +66,51 @@ class Shopper(TextEnvironment):
         self._shops, self.options = shops, shops.options
         self.prompt = prompt or WebShopPrompt(self.options.template)
         self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
-        self._session: Session | None = None
+        self._session: ShopSession | None = None
         self._task_text = ""
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return project(response)
 
-    def _live(self) -> Session:
+    def _live(self) -> ShopSession:
         if self._session is None:
             raise RuntimeError("step before reset; call reset(goal_index=...) first")
         return self._session
 
+    def step(self, action: str) -> Step:
+        """Executes any string. ``metrics``: whether the action was admissible. ``info``: the raw observation, and the
+        breakdown at a purchase."""
+        session = self._live()
+        admitted = session.admits(action)
+        effect = session.step(action)
+        info: dict[str, Any] = {"raw_observation": session.text}
+        if effect.breakdown is not None:
+            info["breakdown"] = effect.breakdown
+        done, won, score = self._result(effect)
+        return Step(
+            observation=self._observation(),
+            reward=self._terminal(won, score) if done else 0.0,
+            done=done,
+            won=won,
+            score=score,
+            admissible=self._admissible(),
+            valid=admitted or self.options.validity == "format",
+            metrics={"admissible": admitted},
+            info=info,
+        )
+
+    def _result(self, effect: Effect) -> tuple[bool, bool, float]:
+        """Returns whether the episode ends with an action's effect, whether it is won, and its score."""
+        return effect.done, effect.done and effect.reward == 1.0, float(effect.reward)
+
     def _terminal(self, won: bool, score: float) -> float:
-        return float(score) if self.options.reward == "score" else self.options.won_reward * won
+        return score if self.options.reward == "score" else self.options.won_reward * won
 
     def _admissible(self) -> tuple[str, ...]:
         """Returns the actions on offer; compact ones leave out the click on the search button, which does nothing."""
         actions = prompt_actions(self._live())
         compact = self.options.observation == "compact"
-        return tuple(one for one in actions if one != "click[search]") if compact else actions
+        return tuple(action for action in actions if action != "click[search]") if compact else actions
 
     def _observation(self) -> str:
         session = self._live()
@@ -108,32 +134,10 @@ class WebShopEnvironment(Shopper):
             IndexError: if there is no such goal.
         """
         shop = self._shops.of_seed(env_seed)
-        self._session = Session(shop, shop.goal(goal_index), Random(dynamics_seed))
+        self._session = ShopSession(shop, shop.goal(goal_index), Random(dynamics_seed))
         self._task_text = self._session.text.split(pages.SEPARATOR)[2]
         return Opening(
             self._observation(), self._task_text, self._admissible(), category=self._session.goal["category"]
-        )
-
-    def step(self, action: str) -> Step:
-        """Executes any string. ``metrics``: whether the action was admissible. ``info``: the raw observation, and the
-        breakdown at a purchase."""
-        session = self._live()
-        admitted = session.admits(action)
-        answer = session.step(action)
-        won = answer.done and answer.reward == 1.0
-        info: dict[str, Any] = {"raw_observation": session.text}
-        if answer.breakdown is not None:
-            info["breakdown"] = answer.breakdown
-        return Step(
-            observation=self._observation(),
-            reward=self._terminal(won, answer.reward) if answer.done else 0.0,
-            done=answer.done,
-            won=won,
-            score=float(answer.reward),
-            admissible=self._admissible(),
-            valid=admitted or self.options.validity == "format",
-            metrics={"admissible": admitted},
-            info=info,
         )
 
 
@@ -146,13 +150,13 @@ def prompt_observation(raw: str, task_text: str) -> str:
     return pages.SEPARATOR.join(f"'{piece}'" for piece in after)
 
 
-def prompt_actions(session: Session) -> tuple[str, ...]:
+def prompt_actions(session: ShopSession) -> tuple[str, ...]:
     """Returns the actions on offer as a prompt lists them."""
     search = ("search[<your query>]",) if session.has_search_bar else ()
     return search + tuple(f"click[{name}]" for name in session.clickables)
 
 
-def compact_observation(session: Session) -> str:
+def compact_observation(session: ShopSession) -> str:
     """Returns the page without the instruction and without texts that the list of actions repeats, and with the chosen
     options, which mode ``text`` does not show."""
     shown = session.pieces[0 if session.has_search_bar else 2 :]
@@ -163,7 +167,7 @@ def compact_observation(session: Session) -> str:
     return " ; ".join([*texts, *(f"chosen {value}" for value in session.options.values())])
 
 
-class Factory:
+class WebShopFactory:
     """Makes shoppers over one shop, which is opened at first use, so that a factory can be sent to a process."""
 
     def __init__(self, options: WebShopOptions, kind: type[Shopper] = WebShopEnvironment):

@@ -18,7 +18,7 @@ from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import read_from_shared_memory, write_to_shared_memory
 
 from alignopsd_trl.environments.webshop.engine.classic import MODES
-from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.engine.session import ShopSession
 from alignopsd_trl.environments.webshop.environment import open_shops
 from alignopsd_trl.environments.webshop.options import WebShopOptions
 
@@ -108,7 +108,7 @@ class WebShopGym(gymnasium.Env[str, str]):
         self.observation_mode, self.max_turns, self.render_mode = observation_mode, chosen.max_turns, render_mode
         self.shop = open_shops(chosen).of_seed(None)
         self.observation_space, self.action_space = AnyText(MAX_OBSERVATION), AnyText(MAX_ACTION)
-        self._session: Session | None = None
+        self._session: ShopSession | None = None
         self._steps, self._goal_index = 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -121,7 +121,7 @@ class WebShopGym(gymnasium.Env[str, str]):
         generator = Random(int(self.np_random.integers(2**62)))
         wanted = (options or {}).get("goal_index")
         self._goal_index = self.shop.goals.draw(generator) if wanted is None else int(wanted)
-        self._session = Session(self.shop, self.shop.goal(self._goal_index), generator)
+        self._session = ShopSession(self.shop, self.shop.goal(self._goal_index), generator)
         self._steps = 0
         return self._observation(), self._info()
 
@@ -139,7 +139,7 @@ class WebShopGym(gymnasium.Env[str, str]):
     def render(self) -> str | None:
         return self._live().rich if self.render_mode == "ansi" else None
 
-    def _live(self) -> Session:
+    def _live(self) -> ShopSession:
         if self._session is None:
             raise gymnasium.error.ResetNeeded("call reset() before step() or render()")
         return self._session

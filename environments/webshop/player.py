@@ -26,7 +26,7 @@ ASIN = re.compile(r"[0-9]{10}")
 
 
 @dataclass(frozen=True)
-class Request:
+class ShopRequest:
     """A parsed request. `words` keep the order of the request; `ceiling` is in dollars."""
 
     noun: str
@@ -36,15 +36,15 @@ class Request:
     ceiling: float
 
     @classmethod
-    def read(cls, text: str) -> Request:
+    def read(cls, text: str) -> ShopRequest:
         """Parses a request. Raises ValueError on a text that the catalogue's requests cannot have."""
-        found = REQUEST.match(text)
-        if found is None:
+        match = REQUEST.match(text)
+        if match is None:
             raise ValueError(f"not a request of the embedded catalogue: {text!r}")
-        pairs = [pair.split(": ") for pair in (found["options"] or "").split(", and ") if pair]
-        words = found["item"].replace(",", "").split()
-        noun = words[0] if "," in found["item"] else words[-1]
-        return cls(noun, tuple(words), found["feature"] or "", dict(pairs), float(found["ceiling"] or "inf"))
+        pairs = [pair.split(": ") for pair in (match["options"] or "").split(", and ") if pair]
+        words = match["item"].replace(",", "").split()
+        noun = words[0] if "," in match["item"] else words[-1]
+        return cls(noun, tuple(words), match["feature"] or "", dict(pairs), float(match["ceiling"] or "inf"))
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Row:
     title: str
     price: float
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: ShopRequest) -> bool:
         return set(request.words) <= set(re.findall(r"\w+", self.title.lower())) and self.price <= request.ceiling
 
 
 @dataclass(frozen=True)
-class Page:
+class ShopPage:
     """A parsed observation. `kind` is ``search``, ``results``, ``item`` or ``text``."""
 
     kind: str
@@ -68,7 +68,7 @@ class Page:
     rows: tuple[Row, ...] = ()
 
     @classmethod
-    def read(cls, observation: str) -> Page:
+    def read(cls, observation: str) -> ShopPage:
         pieces = tuple(piece.removeprefix("'").removesuffix("'") for piece in observation.split(" [SEP] "))
         if pieces == ("Search",):
             return cls("search", pieces)
@@ -86,7 +86,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShopAnswer:
     """A shopper's thought and action in one turn."""
 
     thought: str
@@ -97,7 +97,7 @@ class Answer:
         return f"<think>{self.thought}</think><action>{self.action}</action>"
 
 
-class Shopper:
+class ScriptedShopper:
     """Answers one view at a time; keeps nothing between turns.
 
     Args:
@@ -108,53 +108,53 @@ class Shopper:
     def __init__(self, care: float, draw: random.Random):
         self.care, self.draw = care, draw
 
-    def answer(self, view: View) -> Answer:
-        request, page = Request.read(view.task_text), Page.read(view.observation)
+    def answer(self, view: View) -> ShopAnswer:
+        request, page = ShopRequest.read(view.task_text), ShopPage.read(view.observation)
         actions = [record.action for record in view.history]
         return getattr(self, f"_on_{page.kind}")(request, page, actions)
 
     def _careful(self) -> bool:
         return self.draw.random() < self.care
 
-    def _on_search(self, request: Request, page: Page, actions: list[str]) -> Answer:
+    def _on_search(self, request: ShopRequest, page: ShopPage, actions: list[str]) -> ShopAnswer:
         kind = request.noun
         if self._careful():
-            return Answer(f"looking for {kind} with all its traits", f"search[{' '.join(request.words)}]")
+            return ShopAnswer(f"looking for {kind} with all its traits", f"search[{' '.join(request.words)}]")
         trait = self.draw.choice([word for word in request.words if word != kind])
         query = kind if self.draw.random() < 0.5 else f"{trait} {kind}"
-        return Answer(f"looking for some {kind}", f"search[{query}]")
+        return ShopAnswer(f"looking for some {kind}", f"search[{query}]")
 
-    def _on_results(self, request: Request, page: Page, actions: list[str]) -> Answer:
+    def _on_results(self, request: ShopRequest, page: ShopPage, actions: list[str]) -> ShopAnswer:
         if page.rows and not self._careful():
-            return Answer("first hit looks fine", click(page.rows[0].asin))
+            return ShopAnswer("first hit looks fine", click(page.rows[0].asin))
         fitting = [row for row in page.rows if row.fits(request) and click(row.asin) not in actions]
         if fitting:
-            return Answer(f"comparing titles and prices, this {request.noun} fits", click(fitting[0].asin))
+            return ShopAnswer(f"comparing titles and prices, this {request.noun} fits", click(fitting[0].asin))
         full = f"search[{' '.join(request.words)}]"
         if full not in actions:
-            return Answer("no title fits, searching all traits", full)
-        return Answer("no title fits, next page", click("next >"))
+            return ShopAnswer("no title fits, searching all traits", full)
+        return ShopAnswer("no title fits, next page", click("next >"))
 
-    def _on_item(self, request: Request, page: Page, actions: list[str]) -> Answer:
+    def _on_item(self, request: ShopRequest, page: ShopPage, actions: list[str]) -> ShopAnswer:
         done = since_opening(actions)
         if not done and not page.product.fits(request) and self._careful():
-            return Answer("wrong product, back to results", click("< prev"))
+            return ShopAnswer("wrong product, back to results", click("< prev"))
         if request.feature and click("features") not in done and not clicked(request, done) and self._careful():
-            return Answer(f"checking features for {request.feature}", click("features"))
+            return ShopAnswer(f"checking features for {request.feature}", click("features"))
         for name, value in request.options.items():
             if value in page.pieces and click(value) not in done and self._careful():
-                return Answer(f"choosing {name} {value}", click(value))
-        return Answer("ready to buy", click("buy now"))
+                return ShopAnswer(f"choosing {name} {value}", click(value))
+        return ShopAnswer("ready to buy", click("buy now"))
 
-    def _on_text(self, request: Request, page: Page, actions: list[str]) -> Answer:
+    def _on_text(self, request: ShopRequest, page: ShopPage, actions: list[str]) -> ShopAnswer:
         if not request.feature or request.feature in page.pieces or not self._careful():
-            return Answer(f"features read, back to {request.noun}", click("< prev"))
-        return Answer(f"{request.feature} is missing, back to search", click("back to search"))
+            return ShopAnswer(f"features read, back to {request.noun}", click("< prev"))
+        return ShopAnswer(f"{request.feature} is missing, back to search", click("back to search"))
 
 
 def respond(view: View, environment: TextEnvironment, skill: str, draw: random.Random) -> str:
     """Returns a whole response, for `alignopsd demonstrate`: careful under a skill, of mixed care without one."""
-    return Shopper(CAREFUL if skill else draw.choice(HABITS), draw).answer(view).text
+    return ScriptedShopper(CAREFUL if skill else draw.choice(HABITS), draw).answer(view).text
 
 
 def low_price(tag: str) -> float:
@@ -172,5 +172,5 @@ def since_opening(actions: list[str]) -> list[str]:
     return actions[opened[-1] + 1 :] if opened else actions
 
 
-def clicked(request: Request, actions: list[str]) -> bool:
+def clicked(request: ShopRequest, actions: list[str]) -> bool:
     return any(click(value) in actions for value in request.options.values())

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -24,7 +25,7 @@ from alignopsd_trl.environments.base import Opening, Step
 from alignopsd_trl.environments.panel import SplitTasks
 from alignopsd_trl.environments.webshop.engine import pages
 from alignopsd_trl.environments.webshop.engine.goals import NO_BOUND, Goal
-from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.engine.session import Effect, ShopSession
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 from alignopsd_trl.environments.webshop.environment import Shopper, Shops
 
@@ -90,16 +91,18 @@ class TripTasks(SplitTasks):
     @cached_property
     def _pools(self) -> Mapping[tuple[str, str], Sequence[tuple[int, int]]]:
         """Maps (split, trap) to goals with their number of options; every text occurs once."""
-        found: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in (*KINDS, PLAIN)}
+        kinds: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in (*KINDS, PLAIN)}
         for index in range(len(self._shop.goals)):
             for options in (1, 2):
                 asked = asking(self._shop.goal(index), options)
                 kind = trap(self._shop, asked) if len(asked["goal_options"]) == options else None
                 if kind is not None:
-                    found[kind].setdefault(asked["instruction_text"], (index, options))
+                    kinds[kind].setdefault(asked["instruction_text"], (index, options))
         return {
-            (split, kind): tuple(one for place, one in enumerate(texts.values()) if (place % TEST_SHARE == 0) == tested)
-            for kind, texts in found.items()
+            (split, kind): tuple(
+                goal for place, goal in enumerate(texts.values()) if (place % TEST_SHARE == 0) == tested
+            )
+            for kind, texts in kinds.items()
             for split, tested in (("train", False), ("test", True))
         }
 
@@ -110,7 +113,7 @@ class TripTasks(SplitTasks):
         chosen: list[tuple[int, int]] = []
         for name in traps:
             taken = {self._shop.goal(index)["query"] for index, _ in chosen}
-            pool = [one for one in self._pools[split, name] if self._shop.goal(one[0])["query"] not in taken]
+            pool = [goal for goal in self._pools[split, name] if self._shop.goal(goal[0])["query"] not in taken]
             chosen.append(draw.choice(pool))
         texts = [asking(self._shop.goal(index), options)["instruction_text"] for index, options in chosen]
         return {
@@ -154,33 +157,26 @@ class TripEnvironment(Shopper):
     def step(self, action: str) -> Step:
         """Executes any string, as in WebShop, with ``requests_right`` in ``metrics`` and each purchase's breakdown.
         A right purchase is a milestone."""
-        session = self._live()
-        admitted = session.admits(action)
-        answer = session.step(action)
-        info: dict[str, Any] = {"raw_observation": session.text}
-        if answer.done:
-            info["breakdown"] = answer.breakdown
-            self._scores.append(float(answer.reward))
+        bought = len(self._scores)
+        step = super().step(action)
+        right = len(self._scores) > bought and self._scores[-1] == 1.0
+        return replace(
+            step,
+            milestone=f"request {len(self._scores)} served" if right else None,
+            metrics={**step.metrics, "requests_right": sum(score == 1.0 for score in self._scores)},
+        )
+
+    def _result(self, effect: Effect) -> tuple[bool, bool, float]:
+        if effect.done:
+            self._scores.append(float(effect.reward))
             if len(self._scores) < len(self._goals):
                 self._enter()
         done = len(self._scores) == len(self._goals)
-        score, won = sum(self._scores) / len(self._goals), done and min(self._scores) == 1.0
-        return Step(
-            observation=self._observation(),
-            reward=self._terminal(won, score) if done else 0.0,
-            done=done,
-            won=won,
-            score=score,
-            admissible=self._admissible(),
-            valid=admitted or self.options.validity == "format",
-            milestone=f"request {len(self._scores)} served" if answer.done and answer.reward == 1.0 else None,
-            metrics={"admissible": admitted, "requests_right": sum(score == 1.0 for score in self._scores)},
-            info=info,
-        )
+        return done, done and min(self._scores) == 1.0, sum(self._scores) / len(self._goals)
 
     def _enter(self) -> None:
         goal = self._goals[len(self._scores)]
-        self._session = Session(self._shop, goal, self._random)
+        self._session = ShopSession(self._shop, goal, self._random)
         self._task_text = self._session.text.split(pages.SEPARATOR)[2]
 
     def _observation(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from alignopsd_trl.environments.base import View
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.webshop.player import Page, Request, click, clicked, since_opening
+from alignopsd_trl.environments.webshop.player import ShopPage, ShopRequest, click, clicked, since_opening
 from research.exact_testbed.games import Choice, Game, Trip
 
 DECISIONS = ("search", "choose", "return", "feature", "option")
@@ -38,7 +38,7 @@ class ExactShopper:
         self.skilled, self.situated, self.naming = skilled, situated, naming
 
     def __call__(self, view: View) -> list[Choice]:
-        request, page = Request.read(view.task_text), Page.read(view.observation)
+        request, page = ShopRequest.read(view.task_text), ShopPage.read(view.observation)
         actions = [record.action for record in view.history]
         careful, careless = getattr(self, f"_on_{page.kind}")(request, page, actions)
         suffix = _situation(request, page, actions) if self.situated else ""
@@ -53,11 +53,13 @@ class ExactShopper:
             left, left_skilled = left * (1 - care), left_skilled * (1 - skilled)
         return [*choices, Choice(careless[0] + suffix, careless[1], left, left_skilled, slope)]
 
-    def _name(self, request: Request, decision: str) -> str:
+    def _name(self, request: ShopRequest, decision: str) -> str:
         by_kind = f"{weakness(request)}/{decision}"
         return by_kind if by_kind in self.care else decision
 
-    def _on_search(self, request: Request, page: Page, actions: list[str]) -> tuple[list[Part], tuple[str, str]]:
+    def _on_search(
+        self, request: ShopRequest, page: ShopPage, actions: list[str]
+    ) -> tuple[list[Part], tuple[str, str]]:
         full = f"search[{' '.join(request.words)}]"
         noun = request.noun
         return [("search", f"looking for {noun} with all its traits", full)], (
@@ -65,7 +67,9 @@ class ExactShopper:
             f"search[{noun}]",
         )
 
-    def _on_results(self, request: Request, page: Page, actions: list[str]) -> tuple[list[Part], tuple[str, str]]:
+    def _on_results(
+        self, request: ShopRequest, page: ShopPage, actions: list[str]
+    ) -> tuple[list[Part], tuple[str, str]]:
         fitting = [row for row in page.rows if row.fits(request) and click(row.asin) not in actions]
         full = f"search[{' '.join(request.words)}]"
         if fitting:
@@ -78,7 +82,7 @@ class ExactShopper:
             return [], best
         return [("choose", *best)], ("first hit looks fine", click(page.rows[0].asin))
 
-    def _on_item(self, request: Request, page: Page, actions: list[str]) -> tuple[list[Part], tuple[str, str]]:
+    def _on_item(self, request: ShopRequest, page: ShopPage, actions: list[str]) -> tuple[list[Part], tuple[str, str]]:
         done, parts = since_opening(actions), []
         if not done and not page.product.fits(request):
             parts.append(("return", "wrong product, back to results", click("< prev")))
@@ -89,14 +93,14 @@ class ExactShopper:
                 parts.append(("option", f"choosing {name} {value}", click(value)))
         return parts, ("ready to buy", click("buy now"))
 
-    def _on_text(self, request: Request, page: Page, actions: list[str]) -> tuple[list[Part], tuple[str, str]]:
+    def _on_text(self, request: ShopRequest, page: ShopPage, actions: list[str]) -> tuple[list[Part], tuple[str, str]]:
         back = (f"features read, back to {request.noun}", click("< prev"))
         if request.feature in page.pieces:
             return [], back
         return [("feature", f"{request.feature} is missing, back to search", click("back to search"))], back
 
 
-def _situation(request: Request, page: Page, actions: list[str]) -> str:
+def _situation(request: ShopRequest, page: ShopPage, actions: list[str]) -> str:
     done = since_opening(actions)
     title = page.product.title if page.kind == "item" else page.kind
     chosen = [value for value in request.options.values() if click(value) in done]
@@ -109,7 +113,7 @@ def _situation(request: Request, page: Page, actions: list[str]) -> str:
     )
 
 
-def weakness(request: Request) -> str:
+def weakness(request: ShopRequest) -> str:
     """The decision that requests of this kind go wrong at: one that they ask for, the same for equal requests."""
     asked = ["search", "choose", *(["feature"] if request.feature else []), *(["option"] if request.options else [])]
     return asked[sum(map(ord, request.noun)) % len(asked)]

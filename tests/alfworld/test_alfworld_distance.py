@@ -9,7 +9,7 @@ import pytest
 from alfworld_files import games, needs_engine, task
 
 from alignopsd_trl.environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
-from alignopsd_trl.environments.alfworld.engine.distance import MOST_NEEDED, Goal, least_commands
+from alignopsd_trl.environments.alfworld.engine.distance import MOST_NEEDED, PlannerGoal, least_commands
 from alignopsd_trl.environments.alfworld.engine.games import Game
 from alignopsd_trl.environments.alfworld.engine.play import make_engine
 
@@ -38,9 +38,9 @@ def test_no_goal_takes_fewer_commands(game: Game) -> None:
 
 
 def test_goals_of_the_official_games_are_read_and_others_are_left_alone() -> None:
-    found = [Goal.of(game.joined()["pddl_problem"]) for game in games().values()]
+    found = [PlannerGoal.of(game.joined()["pddl_problem"]) for game in games().values()]
     assert all(found) and any(one.two for one in found) and any(one.light for one in found)
-    assert Goal.of("(define (:goal (opened ?r)) (:metric minimize))") is None
+    assert PlannerGoal.of("(define (:goal (opened ?r)) (:metric minimize))") is None
     assert least_commands(None, {}) == 0
 
 

@@ -3,33 +3,33 @@ from __future__ import annotations
 import pytest
 
 from alignopsd_trl.environments.alfworld import Explorer
-from alignopsd_trl.environments.alfworld.player import Goal, Memory
+from alignopsd_trl.environments.alfworld.player import Memory, ParsedTask
 
 
 @pytest.mark.parametrize(
     ("sentence", "goal"),
     [
-        ("put a mug in desk.", Goal("mug", "desk")),
-        ("put some soapbar on toilet.", Goal("soapbar", "toilet")),
-        ("put a clean mug in desk.", Goal("mug", "desk", verb="clean")),
-        ("clean some mug and put it in desk.", Goal("mug", "desk", verb="clean")),
-        ("put a hot egg in fridge.", Goal("egg", "fridge", verb="heat")),
-        ("heat some egg and put it in fridge.", Goal("egg", "fridge", verb="heat")),
-        ("put a cool pan in stoveburner.", Goal("pan", "stoveburner", verb="cool")),
-        ("cool some pan and put it in stoveburner.", Goal("pan", "stoveburner", verb="cool")),
-        ("put two cd in safe.", Goal("cd", "safe", count=2)),
-        ("find two cd and put them in safe.", Goal("cd", "safe", count=2)),
-        ("look at bowl under the desklamp.", Goal("bowl", lamp="desklamp")),
-        ("examine the bowl with the floorlamp.", Goal("bowl", lamp="floorlamp")),
+        ("put a mug in desk.", ParsedTask("mug", "desk")),
+        ("put some soapbar on toilet.", ParsedTask("soapbar", "toilet")),
+        ("put a clean mug in desk.", ParsedTask("mug", "desk", verb="clean")),
+        ("clean some mug and put it in desk.", ParsedTask("mug", "desk", verb="clean")),
+        ("put a hot egg in fridge.", ParsedTask("egg", "fridge", verb="heat")),
+        ("heat some egg and put it in fridge.", ParsedTask("egg", "fridge", verb="heat")),
+        ("put a cool pan in stoveburner.", ParsedTask("pan", "stoveburner", verb="cool")),
+        ("cool some pan and put it in stoveburner.", ParsedTask("pan", "stoveburner", verb="cool")),
+        ("put two cd in safe.", ParsedTask("cd", "safe", count=2)),
+        ("find two cd and put them in safe.", ParsedTask("cd", "safe", count=2)),
+        ("look at bowl under the desklamp.", ParsedTask("bowl", lamp="desklamp")),
+        ("examine the bowl with the floorlamp.", ParsedTask("bowl", lamp="floorlamp")),
     ],
 )
 def test_every_wording_is_understood(sentence, goal):
-    assert Goal.parse(sentence) == goal
+    assert ParsedTask.parse(sentence) == goal
 
 
 def test_an_unknown_wording_is_refused():
     with pytest.raises(ValueError, match="none of ALFWorld's known wordings"):
-        Goal.parse("juggle three eggs.")
+        ParsedTask.parse("juggle three eggs.")
 
 
 def test_memory_follows_the_texts():

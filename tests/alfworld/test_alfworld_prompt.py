@@ -51,14 +51,6 @@ def test_later_turns_show_the_last_records_and_count_over_the_whole_episode():
     )
 
 
-@pytest.mark.parametrize("records", [(), (Record(1, "a", "b", "c"),)])
-def test_a_skill_stands_after_the_task_and_an_empty_one_leaves_no_trace(records):
-    prompt = AlfWorldPrompt()
-    without, skilled = prompt.render(view(records, 1)), prompt.render(view(records, 1), "Look {{ twice }}.\nThen act.")
-    assert skilled.replace("Look {{ twice }}.\nThen act.\n", "") == without
-    assert skilled.splitlines()[1:3] == ["Look {{ twice }}.", "Then act."]
-
-
 def test_the_template_names_its_source():
     assert "Source: AlignOPSD" in TEMPLATES["paper"].read_text()
     assert "Source" not in AlfWorldPrompt().render(view())
@@ -70,11 +62,6 @@ def test_the_tiny_template_shows_each_result_once_and_no_command_on_things_in_si
         "Task: put a pen in desk.\nLook twice.\n> go to bed 1\nOn the bed 1, you see a pen 1.\n> look\nNow: Nothing.\n"
         "Actions: go to bed 1, go to desk 1"
     )
-
-
-def test_an_unknown_template_is_refused():
-    with pytest.raises(ValueError, match="template 'big' is unknown; use one of pairs, paper, tiny or a file"):
-        AlfWorldPrompt("big")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,35 +16,61 @@ from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED, Shipped
 ROOT = Path(__file__).parents[2]
 
 
-def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = "Suite('plain', object, None, None, (), options)"
-    (tmp_path / "plain_world.py").write_text(
-        f"from alignopsd_trl.environments import Suite\n\n\ndef suite(**options):\n    return {made}\n"
-    )
-    (tmp_path / "odd_world.py").write_text("def suite(**options):\n    return options\n")
-    (tmp_path / "empty_world.py").write_text("")
-    (tmp_path / "needy_world.py").write_text("import nowhere_to_be_found\n")
-    package = tmp_path / "worlds_of_mine"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "cave.py").write_text("from plain_world import suite\n")
+SUITE = "from alignopsd_trl.environments import PlainEnvironment, Step, Suite\n\n\ndef suite(**options):\n    return "
+HALF = "Suite('half', Half, None, None, (), {})\n\n\nclass Half(PlainEnvironment):\n    step = Step\n"
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """Writes a module where one stands, and returns its name."""
     monkeypatch.chdir(tmp_path)
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return write
+
+
+def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, module: Callable[[str, str], str]) -> None:
+    module("plain_world", SUITE + "Suite('plain', object, None, None, (), options)\n")
+    (tmp_path / "worlds_of_mine").mkdir()
+    module("worlds_of_mine/__init__", "")
+    module("worlds_of_mine/cave", "from plain_world import suite\n")
     for name in ("plain_world", "worlds_of_mine.cave"):
         assert load(name, depth=3).description == {"depth": 3}
-    (tmp_path / "failing_world.py").write_text("def suite(**options):\n    return options['floor']\n")
-    with pytest.raises(
-        ValueError, match=r"failing_world.py failed with KeyError: 'floor' \(.*failing_world.py, line 2\)"
-    ):
-        load("failing_world")
-    with pytest.raises(ValueError, match=r"'odd_world': suite.* returned dict; it must return an environments.Suite"):
-        load("odd_world")
-    with pytest.raises(ValueError, match=r"'empty_world' is the module .*empty_world.py, which has no function suite"):
-        load("empty_world")
     for unknown in ("no_world", "worlds_of_mine.sea", "no-world", "webshop_tyni"):
         with pytest.raises(ValueError, match=f"'{unknown}' is unknown; .*use one of {', '.join(SHIPPED)}, or"):
             load(unknown)
-    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
-        load("needy_world")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "said"),
+    [
+        (
+            *("failing_world", "def suite(**options):\n    return options['floor']\n", ValueError),
+            r"failing_world.py failed with KeyError: 'floor' \(.*failing_world.py, line 2\)",
+        ),
+        (
+            "odd_world",
+            SUITE + "options\n",
+            ValueError,
+            "odd_world.* returned dict; it must return an environments.Suite",
+        ),
+        ("empty_world", "", ValueError, "'empty_world' is the module .*empty_world.py, which has no function suite"),
+        ("needy_world", "import nowhere_to_be_found\n", ModuleNotFoundError, "nowhere_to_be_found"),
+        ("half_world", SUITE + HALF, TypeError, r"environment Half has no reset\(\); write it, as"),
+        (
+            *("listed_world", SUITE + "Suite('listed', object, None, lambda name: [{}], (), {})\n", ValueError),
+            r"'listed_world': panel\('test'\) returned list; it must return a TaskPanel",
+        ),
+    ],
+)
+def test_a_module_that_makes_no_suite_is_refused(
+    name: str, text: str, error: type[Exception], said: str, module: Callable[[str, str], str]
+) -> None:
+    with pytest.raises(error, match=said):
+        load(module(name, text)).panel("test")
 
 
 def test_shipped_environments_are_all_there() -> None:
@@ -110,17 +137,6 @@ def test_a_plan_is_made_where_the_user_has_a_package_of_this_name_and_imports_no
     assert ended.returncode == 0 and "webshop" in ended.stdout, ended.stderr
 
 
-def test_a_suite_without_reset_is_refused_where_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "half_world.py").write_text(
-        "from alignopsd_trl.environments import PlainEnvironment, Step, Suite\n\n\n"
-        "class Half(PlainEnvironment):\n    def step(self, action):\n        return Step('')\n\n\n"
-        "def suite(**options):\n    return Suite('half', Half, None, None, (), {})\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(TypeError, match=r"environment Half has no reset\(\); write it, as"):
-        load("half_world")
-
-
 def test_a_count_after_a_panel_s_name_is_a_fixed_draw_of_its_tasks() -> None:
     suite = load("webshop")
     whole, panel = suite.panel("test"), suite.panel("test/128")
@@ -131,13 +147,3 @@ def test_a_count_after_a_panel_s_name_is_a_fixed_draw_of_its_tasks() -> None:
     assert panel.name == f"{whole.name}/128" and len(suite.panel("test/9999")) == len(whole)
     with pytest.raises(ValueError, match="has no tasks"):
         suite.panel("test/0")
-
-
-def test_a_panel_that_is_a_list_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "listed_world.py").write_text(
-        "from alignopsd_trl.environments import Suite\n\n\n"
-        "def suite(**options):\n    return Suite('listed', object, None, lambda name: [{}], (), {})\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"'listed_world': panel\('test'\) returned list; it must return a TaskPanel"):
-        load("listed_world").panel("test")

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 import pytest
 from datasets import Dataset
 from fakes.sweeps import mostly_full
-from fakes.tool_classes import chat_model, chat_tokenizer, messages, trainer_of
+from fakes.tool_classes import chat_model, chat_tokenizer, messages, played, trainer_of
 
 from alignopsd_trl import read_records
 from alignopsd_trl.checks import tasks
@@ -107,15 +107,7 @@ class AsyncClient(GuessClient):
         GuessClient.close(self)
 
 
-def played(environment: OpenEnvEnvironment, *responses: str, row: dict[str, Any] | None = None) -> Any:
-    batch = open_batch(environment, 1, 2.0)
-    opening = batch.reset([0], [{"seed": 3, "prompt": "Guess.", **(row or {})}])[0]
-    steps = [batch.step([0], [batch.project(one, ()).action])[0] for one in responses]
-    ending = batch.finish([0])[0] if isinstance(opening, Opening) and not isinstance(steps[-1], Failure) else None
-    batch.close()
-    return opening, steps, ending
-
-
+GUESS = {"seed": 3, "prompt": "Guess."}
 GAME = ["<think><action>9</action></think><action>2</action>", "<action>4</action>"]
 
 
@@ -125,7 +117,7 @@ def test_an_episode_of_a_client(client: type, reward: str, total: float) -> None
     environment = OpenEnvEnvironment(
         client, reward=reward, success=lambda result, total: result.observation.hint == "right"
     )
-    opening, steps, ending = played(environment, *GAME)
+    opening, steps, ending = played(environment, GUESS, *GAME)
     assert opening.observation == "hint: Between 1 and 9.\nleft: 3" and opening.task_text == "Guess."
     assert [step.observation.split("\n")[0] for step in steps] == ["hint: higher", "hint: right"]
     assert [step.done for step in steps] == [False, True] and all(step.won is None for step in steps)
@@ -152,7 +144,7 @@ def test_actions_are_json_or_the_one_required_field(text: str, number: Any) -> N
             seen.append(action.number)
             return super().step(action)
 
-    _, (step,), _ = played(OpenEnvEnvironment(Watching, reward="sum"), f"<action>{text}</action>")
+    _, (step,), _ = played(OpenEnvEnvironment(Watching, reward="sum"), GUESS, f"<action>{text}</action>")
     assert seen == ([number] if number is not None else [])
     assert step.valid is (number == 4) and ("error" in step.observation) is (number != 4)
 
@@ -165,13 +157,13 @@ def test_several_required_fields_are_named_in_the_prompt() -> None:
             return StepResult({"row": action.row, "column": action.column}, 1.0, True)
 
     environment = OpenEnvEnvironment(Board, reward="sum")
-    opening, steps, _ = played(environment, '<action>{"row": 1, "column": 2}</action>')
+    opening, steps, _ = played(environment, GUESS, '<action>{"row": 1, "column": 2}</action>')
     assert 'JSON object with "row" (int), "column" (int), "comment" (str, optional)' in opening.context.form.described
     assert steps[0].observation == "row: 1\ncolumn: 2"
-    _, steps, _ = played(environment, "<action>up</action>")
+    _, steps, _ = played(environment, GUESS, "<action>up</action>")
     assert "is no JSON object" in steps[0].observation and not steps[0].valid
     own = OpenEnvEnvironment(Board, act=lambda text: MoveAction(*map(int, text.split())), show=str, reward="sum")
-    _, steps, _ = played(own, "<action>3 4</action>")
+    _, steps, _ = played(own, GUESS, "<action>3 4</action>")
     assert steps[0].observation == "{'row': 3, 'column': 4}"
 
 
@@ -190,7 +182,7 @@ def test_choices_of_a_field_are_written_out() -> None:
     class Wheel(GuessClient, Client[Turning, Seen, dict]):  # ty: ignore[invalid-generic-class]
         __orig_bases__ = (Client[Turning, Seen, dict],)
 
-    opening, _, _ = played(OpenEnvEnvironment(Wheel, reward="sum"), "<action></action>")
+    opening, _, _ = played(OpenEnvEnvironment(Wheel, reward="sum"), GUESS, "<action></action>")
     described = opening.context.form.described
     assert '"direction" ("left" or "right")' in described
     assert '"speed" ("slow" or "fast" or null, optional), "stops" (list[str], optional)' in described
@@ -216,7 +208,7 @@ def test_a_client_that_returns_another_type_a_slow_one_and_one_that_raises_cost_
         (Slow, "no answer within 2 s"),
         (Words, "the reward of the client's step() is 'much' (str), no number"),
     ):
-        _, (step,), _ = played(OpenEnvEnvironment(kind, reward="sum"), "<action>4</action>")
+        _, (step,), _ = played(OpenEnvEnvironment(kind, reward="sum"), GUESS, "<action>4</action>", limit=2.0)
         assert isinstance(step, Failure) and message in step.message
 
 
@@ -342,6 +334,7 @@ def test_check_plays_a_server_by_what_it_says_of_its_actions(address: str, capsy
 def test_a_server_without_a_page_of_its_actions_takes_json(address: str) -> None:
     opening, steps, _ = played(
         OpenEnvEnvironment(lambda: GenericClient(f"{address}/elsewhere"), reward="sum"),
+        GUESS,
         '<action>{"number": 4, "tone": "kind"}</action>',
     )
     assert opening.context.form.described == "The action is a JSON object." and steps[0].reward == 1.0

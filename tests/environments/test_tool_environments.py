@@ -22,6 +22,7 @@ from fakes.tool_classes import (
     guessing_reward,
     guessing_rows,
     messages,
+    played,
     script,
     trainer_of,
 )
@@ -65,29 +66,32 @@ def test_a_class_of_trl_trains_unchanged(chat_policy: Any, tmp_path: Path, name:
         assert "correspondence/matched_share" in logged
 
 
-def records_of(chat_policy: Any, folder: Path, name: str, **options: Any) -> tuple[Any, Any]:
+def records_of(chat_policy: Any, folder: Path, name: str, **options: Any) -> Any:
     given, rows, plans = CASES[name]
-    trainer = trainer_of(chat_policy, folder, texts_of(plans), train_dataset=rows, **given | options)
-    trainer.train()
-    return trainer, read_records(folder / "trajectories")
+    trainer_of(chat_policy, folder, texts_of(plans), train_dataset=rows, **given | options).train()
+    return read_records(folder / "trajectories")
 
 
-def test_calls_run_in_order_and_what_they_raise_goes_back_to_the_policy(chat_policy: Any, tmp_path: Path) -> None:
-    _, turns = records_of(chat_policy, tmp_path, "counter")
-    first, second = turns[turns.task_text.str.contains("to 2")].groupby("rollout")
+@pytest.fixture(scope="module")
+def counted(chat_policy: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The records of the counter's scripted episodes."""
+    return records_of(chat_policy, tmp_path_factory.mktemp("counted"), "counter")
+
+
+def test_calls_run_in_order_and_what_they_raise_goes_back_to_the_policy(counted: Any) -> None:
+    first, second = counted[counted.task_text.str.contains("to 2")].groupby("rollout")
     assert first[1].observation.tolist() == ["3", ""] and first[1].thinking.tolist() == ["up", ""]
     assert second[1].observation.tolist() == ["5\n4", "2", ""]
-    third = turns[turns.task_text.str.contains("to 3")].iloc[:3]
+    third = counted[counted.task_text.str.contains("to 3")].iloc[:3]
     assert "unexpected keyword argument" in third.observation.iloc[0]
     assert "Tool reset not found" in third.observation.iloc[1] and third.action_valid.tolist() == [False, False, True]
-    assert turns.stop.eq("done").all()
-    rewards = turns.groupby(["task", "rollout"], sort=False).reward.first()
+    assert counted.stop.eq("done").all()
+    rewards = counted.groupby(["task", "rollout"], sort=False).reward.first()
     assert sorted(rewards.round(6)) == [0.7, 0.7, 0.9, 1.0]
 
 
-def test_the_prompt_shows_the_messages_the_tools_and_the_past(chat_policy: Any, tmp_path: Path) -> None:
-    trainer, turns = records_of(chat_policy, tmp_path, "counter")
-    prompt = turns[turns.task_text.str.contains("to 2")].prompt.iloc[1]
+def test_the_prompt_shows_the_messages_the_tools_and_the_past(counted: Any) -> None:
+    prompt = counted[counted.task_text.str.contains("to 2")].prompt.iloc[1]
     assert "You count." in prompt and "Count. The counter is at 0, bring it to" in prompt
     assert "increment(step: int) -> int\n    Increase the counter." in prompt and "get_reward" not in prompt
     assert "<action>increment(step=3)</action>\n3" in prompt and "Do it in one call" not in prompt
@@ -134,15 +138,6 @@ def test_what_an_object_opened_is_closed_with_its_batch(way: str) -> None:
     assert len(live) == 3
     batch.close()
     assert not live
-
-
-def played(environment: ToolEnvironment, row: dict[str, Any], *actions: str) -> tuple[Any, list[Any], Any]:
-    batch = open_batch(environment, 1, 5.0)
-    opening = batch.reset([0], [{"seed": 7, **row}])[0]
-    steps = [batch.step([0], [batch.project(action).action])[0] for action in actions]
-    ending = batch.finish([0])[0]
-    batch.close()
-    return opening, steps, ending
 
 
 def test_success_is_what_the_user_says_it_is() -> None:
@@ -287,7 +282,7 @@ def test_a_reset_that_fails_costs_the_episode(kind: type, message: str) -> None:
 
 
 def test_several_environments_are_chosen_by_their_column(chat_policy: Any, tmp_path: Path) -> None:
-    _, turns = records_of(chat_policy, tmp_path, "two environments")
+    turns = records_of(chat_policy, tmp_path, "two environments")
     assert set(turns.category) == {"counter", "guessing"}
     assert "increment" not in turns[turns.category == "guessing"].prompt.iloc[0]
     assert sorted(turns.groupby(["task", "rollout"]).reward.first().round(6)) == [0.0, 0.0, 0.9, 1.0]
@@ -453,9 +448,8 @@ def test_the_page_trains_as_it_stands(chat_policy: Any, tmp_path: Path, monkeypa
     assert read_records("outputs/counter/trajectories").skill_text.str.fullmatch(r"Add \d at once.").all()
 
 
-def test_the_viewer_shows_a_run_of_unknown_success(chat_policy: Any, tmp_path: Path) -> None:
-    _, turns = records_of(chat_policy, tmp_path, "counter")
-    assert [curve.name for curve in episode_curves(turns)] == ["score, %", "turns an episode"]
+def test_the_viewer_shows_a_run_of_unknown_success(counted: Any) -> None:
+    assert [curve.name for curve in episode_curves(counted)] == ["score, %", "turns an episode"]
     outcome = {"task_id": "one", "won": None, "score": 0.5, "category": ""}
     found = paired({"outcomes": [outcome]}, {"outcomes": [outcome | {"score": 0.75}]})
     assert found["score"]["mean"] == 25.0 and plain(found)["success"]["mean"] is None

@@ -68,7 +68,7 @@ def _played(batch: Any, groups: int = 2) -> list[list[Any]]:
     """Plays sibling groups side by side in different orders, and returns what each episode saw."""
     size = groups * SIBLINGS
     tasks = [{"seed": episode_seeds(f"task {slot // SIBLINGS}", 0, 0).seed} for slot in range(size)]
-    seen: list[list[Any]] = [[one] for one in batch.reset(range(size), tasks)]
+    seen: list[list[Any]] = [[opening] for opening in batch.reset(range(size), tasks)]
     for turn in range(3):
         order = random.Random(turn).sample(range(size), size)
         for part in (order[: size // 3], order[size // 3 :]):
@@ -83,7 +83,7 @@ def test_a_careless_world_has_equal_siblings_in_every_group(kind: type[Careless]
     seen = _played(batch, groups)
     batch.close()
     worlds = [seen[group * SIBLINGS : (group + 1) * SIBLINGS] for group in range(groups)]
-    assert all(one == group[0] for group in worlds for one in group)
+    assert all(episode == group[0] for group in worlds for episode in group)
     assert len({str(group[0]) for group in worlds}) == groups, "tasks have worlds of their own"
 
 
@@ -120,7 +120,7 @@ def test_worker_processes_see_what_turns_see() -> None:
     batch = open_batch(Drawing, 16)
     assert batch.environment(0) is None and batch.name == "Drawing" and batch.takes_dynamics_seed is False
     apart = _played(batch)
-    processes = {one.info["process"] for one in batch.step(range(16), ["where"] * 16)}
+    processes = {step.info["process"] for step in batch.step(range(16), ["where"] * 16)}
     assert os.getpid() not in processes
     (lost,) = batch.step([3], ["leave"])
     assert isinstance(lost, Failure) and lost.message.startswith("SystemExit: leave (worlds.py")
@@ -179,7 +179,7 @@ def test_calls_of_a_world_with_state_in_its_module_take_turns_unless_it_declares
         batch.reset(range(16), [{"seed": 1}] * 16)
         steps = batch.step(range(16), ["go"] * 16)
         batch.close()
-        return sum(isinstance(one, Failure) for one in steps)
+        return sum(isinstance(step, Failure) for step in steps)
 
     assert failed(OneParser) == 0
     assert failed(type("Declared", (OneParser,), {"concurrent": True})) > 0
@@ -197,7 +197,7 @@ def test_a_declared_world_waits_for_all_at_once() -> None:
 
     batch = open_batch(Waiting, 8)
     batch.reset(range(8), [{"task_id": "a", "target": "one", "dynamics_seed": 0}] * 8)
-    assert all(isinstance(one, Step) for one in batch.step(range(8), ["left"] * 8))
+    assert all(isinstance(step, Step) for step in batch.step(range(8), ["left"] * 8))
     assert batch.worker is not None and batch.worker(5) == 5
     batch.close()
 
@@ -227,10 +227,10 @@ def test_adapters_take_turns_for_user_classes_and_not_for_waiting_clients() -> N
         """Counts."""
         return query
 
-    found = [ToolEnvironment(kind, tools).concurrent for kind, tools in ((None, [search]), (None, [search, count]))]
-    found += [ToolEnvironment(kind, [search]).concurrent for kind in (waiting, Tools)]
+    declared = [ToolEnvironment(kind, tools).concurrent for kind, tools in ((None, [search]), (None, [search, count]))]
+    declared += [ToolEnvironment(kind, [search]).concurrent for kind in (waiting, Tools)]
     vars(count)["concurrent"] = True
-    assert [*found, ToolEnvironment(None, [count]).concurrent] == [True, False, True, False, True]
+    assert [*declared, ToolEnvironment(None, [count]).concurrent] == [True, False, True, False, True]
     batch = open_batch(ToolEnvironment(Tools), 4)
     batch.reset(range(4), [{"prompt": "go", "seed": 7}] * 4)
     said = [batch.step([slot], ["look()"])[0].observation for slot in (2, 0, 3, 1)]
@@ -252,13 +252,13 @@ def test_calls_that_hang_end_their_own_episodes_and_after_some_those_that_wait_b
     rows = [{"task_id": "a", "target": "one", "dynamics_seed": 4}] * size
     batch.reset(range(size), rows)
     steps = batch.step(range(size), ["left", "hang"] * (size // 2))
-    kinds = [one.kind if isinstance(one, Failure) else "step" for one in steps]
+    kinds = [step.kind if isinstance(step, Failure) else "step" for step in steps]
     gate.set()
     reopened = batch.reset(range(size), rows)
     batch.close()
     assert kinds[: 2 * MOST_HANGING] == ["step", "timeout"] * MOST_HANGING
     assert set(kinds[2 * MOST_HANGING + 2 :]) == {"error"} and "not called: " in steps[-1].message
-    assert all(isinstance(one, Opening) for one in reopened)
+    assert all(isinstance(opening, Opening) for opening in reopened)
 
 
 def test_a_call_that_comes_after_the_end_is_answered_and_keeps_nobody_waiting() -> None:
@@ -271,9 +271,9 @@ def test_a_call_that_comes_after_the_end_is_answered_and_keeps_nobody_waiting() 
             holds.set()
             ended.wait(9)
 
-    found: list[Any] = []
-    calls: list[Callable[[], object]] = [hold, lambda: found.extend(batch.step([0], ["left"]))]
-    others = [threading.Thread(target=one, daemon=True) for one in calls]
+    steps: list[Any] = []
+    calls: list[Callable[[], object]] = [hold, lambda: steps.extend(batch.step([0], ["left"]))]
+    others = [threading.Thread(target=call, daemon=True) for call in calls]
     others[0].start()
     holds.wait(9)
     others[1].start()
@@ -285,7 +285,7 @@ def test_a_call_that_comes_after_the_end_is_answered_and_keeps_nobody_waiting() 
         thread.join(9)
         assert not thread.is_alive()
     [late] = batch.step([1], ["left"])
-    assert isinstance(late, Failure) and len(found) == 1
+    assert isinstance(late, Failure) and len(steps) == 1
 
 
 def test_a_careless_world_trains_and_training_draws_its_own_numbers(tmp_path: Path) -> None:
@@ -386,9 +386,9 @@ def test_check_plays_siblings_side_by_side_and_names_the_true_remedy(
     factory: Callable[[], Any], about: str, words: str
 ) -> None:
     scripts = [({"seed": number, "task_id": f"t{number}"}, ["go", "left"]) for number in range(3)]
-    found = difference(factory, scripts, 20.0, lambda row: row["task_id"])
-    assert (found.about if found else "") == about, found
-    assert found is None or (words in found.text and found.text.startswith("task 't")), found
+    differs = difference(factory, scripts, 20.0, lambda row: row["task_id"])
+    assert (differs.about if differs else "") == about, differs
+    assert differs is None or (words in differs.text and differs.text.startswith("task 't")), differs
 
 
 def test_a_prompt_that_differs_between_siblings_ends_the_run(tmp_path: Path) -> None:
@@ -413,7 +413,11 @@ def test_what_an_environment_writes_into_its_row_is_its_own_episodes() -> None:
 
     row = {"cards": [1, 2, 3], "seed": 1}
     batch = open_batch(Deals, 2)
-    assert [one.observation for one in batch.reset([0, 1], [row, row])] == ["3", "3"] and row["cards"] == [1, 2, 3]
+    assert [start.observation for start in batch.reset([0, 1], [row, row])] == ["3", "3"] and row["cards"] == [
+        1,
+        2,
+        3,
+    ]
     batch.close()
 
 
@@ -438,9 +442,9 @@ def test_a_projection_and_a_skill_that_hang_cost_their_turn_within_the_time_limi
             gate.wait()
 
     batch = open_batch(Hangs, 2, time_limit=0.1)
-    found = batch.project("left")
-    assert isinstance(found, Failure) and found.message == "no answer within 0.1 s"
-    assert batch.limited(gate.wait) == found and batch.limited(lambda: 3) == 3
+    projection = batch.project("left")
+    assert isinstance(projection, Failure) and projection.message == "no answer within 0.1 s"
+    assert batch.limited(gate.wait) == projection and batch.limited(lambda: 3) == 3
     gate.set()
     batch.close()
 
@@ -462,9 +466,9 @@ def test_an_exception_without_a_text_costs_its_episode_alone() -> None:
     actions = ["raises", "exits", "no text", "\ud800", "x" * 10_000]
     batch = open_batch(Raises, len(actions), time_limit=5.0)
     batch.reset(range(len(actions)), [{"seed": 1}] * len(actions))
-    said = [one.message for one in batch.step(range(len(actions)), actions)]
+    said = [failure.message for failure in batch.step(range(len(actions)), actions)]
     batch.close()
-    assert [one.partition(",")[0] for one in said[:3]] == ["Mute: its text can't be read"] * 3
+    assert [text.partition(",")[0] for text in said[:3]] == ["Mute: its text can't be read"] * 3
     assert said[3].startswith("Mute: \\ud800 (test_worlds.py") and len(said[4]) < 5000
 
 
@@ -498,7 +502,8 @@ def test_a_skill_function_gets_its_own_row_and_tells_siblings_one_text() -> None
         return f"pick {next(count)}"
 
     played = _with_skill(skill)
-    assert {one.row["task_id"] for one in played} == {"a"} and len({one.skill_text for one in played}) == 1
+    assert {episode.row["task_id"] for episode in played} == {"a"}
+    assert len({episode.skill_text for episode in played}) == 1
 
 
 def test_a_skill_function_that_hangs_costs_the_episodes_of_its_task_within_the_time_limit() -> None:
@@ -510,7 +515,7 @@ def test_a_skill_function_that_hangs_costs_the_episodes_of_its_task_within_the_t
 
     played = _with_skill(skill)
     gate.set()
-    assert all(one.failed and "its skill: no answer within 0.2 s" in one.message for one in played)
+    assert all(episode.failed and "its skill: no answer within 0.2 s" in episode.message for episode in played)
 
 
 def test_a_stream_of_tasks_is_refused_in_words(tmp_path: Path) -> None:

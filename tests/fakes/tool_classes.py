@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fakes.trainers import make_config
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
+from alignopsd_trl.environments import Failure, open_batch
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
@@ -211,3 +213,12 @@ def trainer_of(policy: tuple[Path, Any], folder: Path, plans: list[list[str]] | 
     if plans is not None:
         script(trainer, plans)
     return trainer
+
+
+def played(environment: Any, row: Mapping[str, Any], *responses: str, limit: float = 5.0) -> tuple[Any, list[Any], Any]:
+    """One episode alone: what its reset, its steps and its end gave; no end after a failure."""
+    with closing(open_batch(environment, 1, limit)) as batch:
+        opening = batch.reset([0], [{"seed": 7, **row}])[0]
+        steps = [batch.step([0], [batch.project(response).action])[0] for response in responses]
+        failed = any(isinstance(one, Failure) for one in (opening, *steps))
+        return opening, steps, None if failed else batch.finish([0])[0]

@@ -52,16 +52,16 @@ def test_parquet_and_json_lines_give_the_same(tmp_path: Path) -> None:
     assert Questions(tmp_path).panel("test/popqa").task_ids == ("popqa/0", "popqa/2")
 
 
+AB = ["a", "b"]
+
+
 @pytest.mark.parametrize(
-    "truth", [{"target": ["a", "b"]}, {"target": np.array(["a", "b"], dtype=object)}, ["a", "b"], ("a", "b")]
+    ("truth", "answers"),
+    [({"target": AB}, AB), ({"target": np.array(AB, object)}, AB), (AB, AB), (("a", "b"), AB), ("ab", ["ab"])],
 )
-def test_ground_truth_shapes(truth: Any) -> None:
-    assert read_answers({"reward_model": {"ground_truth": truth}}, "row") == ["a", "b"]
-
-
-def test_one_string_is_a_list_of_one() -> None:
-    assert read_answers({"golden_answers": "ab"}, "row") == ["ab"]
-    assert read_answers({"reward_model": {"ground_truth": "ab"}}, "row") == ["ab"]
+def test_ground_truth_shapes(truth: Any, answers: list[str]) -> None:
+    assert read_answers({"reward_model": {"ground_truth": truth}}, "row") == answers
+    assert read_answers({"golden_answers": truth}, "row") == answers
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,9 @@ def test_the_two_means_differ_and_are_named() -> None:
     assert found.questions == {"nq": 1, "popqa": 3} and list(found.per_source) == ["nq", "popqa"]
     text = str(found)
     assert "mean over data sets" in text and "mean over questions" in text and "33.3%" in text and "50.0%" in text
-
-
-def test_averages_refuse_nothing_and_strangers() -> None:
-    with pytest.raises(ValueError):
-        averages([])
-    with pytest.raises(ValueError, match="squad"):
-        averages([("squad", 1.0)])
+    for strange, problem in (([], "no results"), ([("squad", 1.0)], "squad")):
+        with pytest.raises(ValueError, match=problem):
+            averages(strange)
 
 
 def test_a_hub_id_is_loaded_by_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignopsd_trl.environments.base import Failure, Record, View
+from alignopsd_trl.environments.base import Failure, Projection, Record, View
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.searchqa import (
@@ -66,57 +66,37 @@ def test_search_then_answer() -> None:
     assert (last.metrics["turns"], last.metrics["searches"], last.metrics["answered"]) == (2, 1, True)
 
 
-def test_a_wrong_answer_is_done_and_not_won() -> None:
-    episode = started()
-    step = episode.step("<answer>the town of Lumloom</answer>")
-    assert (step.done, step.won, step.reward, step.metrics["contains_match"]) == (True, False, 0.0, 1.0)
-
-
-def test_the_last_turn_does_not_search_and_leaves_the_end_to_the_caller() -> None:
-    episode = started()
-    steps = [episode.step(f"<search>{turn}</search>") for turn in range(4)]
-    assert not any(step.done for step in steps)
-    assert steps[3].observation == "" and not steps[3].won
-    assert len(episode.retriever.asked) == 3  # ty: ignore[missing-attribute]
-    assert not steps[3].metrics["answered"]
-
-
-def test_the_last_turn_takes_an_answer() -> None:
-    episode = started(max_turns=1)
-    assert episode.step("<answer>Lumloom</answer>").won
-
-
-def test_an_invalid_turn_is_consumed_in_silence() -> None:
-    episode = started()
-    projection = episode.project("<think>hm</think>")
-    assert (projection.action, projection.valid) == ("", False)
-    step = episode.step(projection.action)
-    assert (step.observation, step.done, step.metrics["turns"]) == ("", False, 1)
+@pytest.mark.parametrize(
+    ("max_turns", "responses", "asked", "last"),
+    [
+        (4, ["<answer>the town of Lumloom</answer>"], 0, {"done": True, "won": False, "contains_match": 1.0}),
+        (4, ["<search>a</search>"] * 4, 3, {"observation": "", "done": False, "answered": False}),
+        (1, ["<answer>Lumloom</answer>"], 0, {"won": True}),
+        (4, ["<think>hm</think>"], 0, {"observation": "", "done": False, "turns": 1}),
+        (4, ["<search><answer>Lumloom</answer></search>"], 1, {"done": False, "action": "search"}),
+        (4, ["<search></search>"], 1, {"action": "search"}),
+        (2, ["<search>Lumloom</search>", "<search>again</search>"], 1, {"won": False, "reward": 0.0}),
+    ],
+    ids=["wrong", "last turn", "answer on the last turn", "no action", "nested", "empty query", "answer in a passage"],
+)
+def test_what_a_turn_is_worth(max_turns: int, responses: list[str], asked: int, last: dict[str, Any]) -> None:
+    episode = started(max_turns=max_turns)
+    for response in responses:
+        projection = episode.project(response)
+        assert response.startswith("<think>") == (projection == Projection("", False))
+        step = episode.step(projection.action)
+    told = {**vars(step), **step.metrics, **step.info}
+    assert {name: told[name] for name in last} == last and step.reward == float(step.won)
+    assert len(episode.retriever.asked) == asked  # ty: ignore[missing-attribute]
+    if asked == 1:
+        query = responses[0].removeprefix("<search>").removesuffix("</search>")
+        assert episode.retriever.asked == [[query]]  # ty: ignore[missing-attribute]
 
 
 def test_search_r1_corrects_an_invalid_turn() -> None:
     episode = started(projection="search_r1", max_turns=2)
     assert "<search> and </search>" in episode.step("").observation
     assert episode.step("").observation == ""
-
-
-def test_a_passage_with_an_answer_earns_nothing() -> None:
-    episode = started(max_turns=2)
-    assert "<answer>Lumloom</answer>" in episode.step("<search>Lumloom</search>").observation
-    assert not episode.step("<search>again</search>").won
-
-
-def test_a_nested_answer_in_a_search_is_a_search() -> None:
-    episode = started()
-    action = episode.project("<search><answer>Lumloom</answer></search>").action
-    step = episode.step(action)
-    assert not step.done and episode.retriever.asked == [["<answer>Lumloom</answer>"]]  # ty: ignore[missing-attribute]
-
-
-def test_an_empty_query_is_sent() -> None:
-    episode = started()
-    assert episode.step("<search></search>").info["action"] == "search"
-    assert episode.retriever.asked == [[""]]  # ty: ignore[missing-attribute]
 
 
 @pytest.mark.parametrize("style", ["plain", "json"])
@@ -126,12 +106,9 @@ def test_a_failed_search_is_said(style: str) -> None:
     assert not step.done and step.info["failure"] == "down"
 
 
-def test_no_hits_in_both_styles() -> None:
+def test_json_style_escapes_and_plain_style_does_not() -> None:
     assert show([], "plain") == "<information></information>"
     assert show([], "json") == '<information>{"result": ""}</information>'
-
-
-def test_json_style_escapes_and_plain_style_does_not() -> None:
     passages = [Passage('"Café "X""\nLine é'), Passage('"B"\nb')]
     assert show(passages, "plain") == (
         '<information>Doc 1(Title: "Café "X"") Line é\nDoc 2(Title: "B") b</information>'
@@ -204,33 +181,18 @@ def view(*history: tuple[str, str], first: int = 1, count: int | None = None) ->
     return View("Where is it?", "", (), records, len(records) if count is None else count)
 
 
-def test_first_prompt_has_no_history() -> None:
-    text = SearchQAPrompt().render(view())
-    assert text.startswith(
+def test_a_prompt_shows_the_memory_under_its_numbers() -> None:
+    first = SearchQAPrompt().render(view())
+    assert first.startswith(
         "You are an expert agent tasked with answering the given question step-by-step.\n"
         "Your question: Where is it?\n\nNow it's your turn to respond for the current step.\n"
     )
-    assert text.endswith("For example, <answer>Beijing</answer>.")
-
-
-def test_later_prompts_show_the_memory() -> None:
-    text = SearchQAPrompt().render(view(("<search>a</search>", "<information>x</information>"), ("", "")))
+    assert first.endswith("For example, <answer>Beijing</answer>.")
+    later = SearchQAPrompt().render(view(("<search>a</search>", "<information>x</information>"), ("", "")))
     memory = "Step 1:<search>a</search> <information>x</information>\n\nStep 2: \n"
-    assert "already taken 2 step(s).\n" in text
-    assert f"engine. History:\n{memory}\n\nNow it's your" in text
-
-
-def test_a_shortened_history_keeps_its_numbers() -> None:
-    text = SearchQAPrompt().render(view(("<search>c</search>", "r"), first=3, count=3))
-    assert "already taken 3 step(s)" in text and "History:\nStep 3:<search>c</search> r\n" in text
-
-
-@pytest.mark.parametrize("seen", [view(), view(("<search>a</search>", "r"))])
-def test_a_skill_is_one_block_and_an_empty_one_leaves_no_trace(seen: View) -> None:
-    prompt = SearchQAPrompt()
-    with_skill, without = prompt.render(seen, "Guidance {{ x }}:\n- b"), prompt.render(seen)
-    assert with_skill.replace("step-by-step.\nGuidance {{ x }}:\n- b\n", "step-by-step.\n") == without
-    assert "step-by-step.\nYour question" in without
+    assert "already taken 2 step(s).\n" in later and f"engine. History:\n{memory}\n\nNow it's your" in later
+    shortened = SearchQAPrompt().render(view(("<search>c</search>", "r"), first=3, count=3))
+    assert "already taken 3 step(s)" in shortened and "History:\nStep 3:<search>c</search> r\n" in shortened
 
 
 def test_batch_equals_single_episodes() -> None:

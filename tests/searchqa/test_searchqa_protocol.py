@@ -15,8 +15,9 @@ from searchqa_helpers import cases
 from alignopsd_trl.environments.searchqa import BM25Retriever, HttpRetriever, SearchFailure
 from alignopsd_trl.environments.searchqa.engine.client import read_reply
 from alignopsd_trl.environments.searchqa.engine.observations import show
-from alignopsd_trl.environments.searchqa.serve import Server, Service
+from alignopsd_trl.environments.searchqa.serve import RetrievalServer, Service
 
+Start = Callable[..., RetrievalServer]
 PAIRS = cases("retrieval_protocol*.json", "pairs")
 
 
@@ -31,12 +32,12 @@ def without_scores(reply: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def start(bm25: BM25Retriever) -> Iterator[Callable[..., Server]]:
-    running: dict[tuple[str, str], Server] = {}
+def start(bm25: BM25Retriever) -> Iterator[Start]:
+    running: dict[tuple[str, str], RetrievalServer] = {}
 
-    def server(dialect: str = "both", documents: str = "plain") -> Server:
+    def server(dialect: str = "both", documents: str = "plain") -> RetrievalServer:
         if (dialect, documents) not in running:
-            running[dialect, documents] = Server(Service(bm25, dialect=dialect, documents=documents), port=0)
+            running[dialect, documents] = RetrievalServer(Service(bm25, dialect=dialect, documents=documents), port=0)
             loop = running[dialect, documents].serve_forever
             threading.Thread(target=loop, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return running[dialect, documents]
@@ -47,7 +48,7 @@ def start(bm25: BM25Retriever) -> Iterator[Callable[..., Server]]:
         each.server_close()
 
 
-def ask(server: Server, body: Any, method: str = "POST", path: str = "/retrieve") -> tuple[int, Any]:
+def ask(server: RetrievalServer, body: Any, method: str = "POST", path: str = "/retrieve") -> tuple[int, Any]:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     url = server.url.removesuffix("/retrieve") + path
     reply = urllib3.request(method, url, body=content, headers={"Content-Type": "application/json"}, retries=False)
@@ -56,7 +57,7 @@ def ask(server: Server, body: Any, method: str = "POST", path: str = "/retrieve"
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_server_answers_as_recorded(pair: dict[str, Any], start: Callable[..., Server]) -> None:
+def test_server_answers_as_recorded(pair: dict[str, Any], start: Start) -> None:
     request, expected = pair["request"], pair["response"]
     strict = expected["status"] == 422  # recorded at servers that speak one dialect only
     dialect = ("list" if "query" in request["json"] else "single") if strict else "both"
@@ -99,7 +100,7 @@ def test_client_reads_and_shows_as_recorded(pair: dict[str, Any], serve: Callabl
 
 
 @pytest.mark.parametrize("pair", [p for p in PAIRS if p.values[0]["response"]["status"] == 422])
-def test_the_wrong_dialect_is_refused_without_a_retry(pair: dict[str, Any], start: Callable[..., Server]) -> None:
+def test_the_wrong_dialect_is_refused_without_a_retry(pair: dict[str, Any], start: Start) -> None:
     dialect = "single" if "query" in pair["request"]["json"] else "list"
     client = HttpRetriever(start("list" if dialect == "single" else "single").url, dialect)
     with pytest.raises(RuntimeError, match="use dialect="):
@@ -108,9 +109,7 @@ def test_the_wrong_dialect_is_refused_without_a_retry(pair: dict[str, Any], star
 
 
 @pytest.mark.parametrize("dialect", ["list", "single"])
-def test_client_and_server_agree_with_the_backend(
-    dialect: str, start: Callable[..., Server], bm25: BM25Retriever
-) -> None:
+def test_client_and_server_agree_with_the_backend(dialect: str, start: Start, bm25: BM25Retriever) -> None:
     queries = ["capital of Marevia", "Lumloom", "zzzz qqqq", "", "Lumloom", "où coule la rivière Æ ☕ \ud800?"]
     client = HttpRetriever(start("both").url, dialect)
     client.check()
@@ -119,7 +118,7 @@ def test_client_and_server_agree_with_the_backend(
     assert client.metrics()["requests"] == (2 if dialect == "list" else 7)
 
 
-def test_scores_can_be_left_out(start: Callable[..., Server]) -> None:
+def test_scores_can_be_left_out(start: Start) -> None:
     _, wrapped = ask(start(), {"queries": ["Lumloom", "Feploom", "Ouswend"], "topk": 2, "return_scores": True})
     for body in ({"return_scores": False}, {}):
         status, bare = ask(start(), {"queries": ["Lumloom", "Feploom", "Ouswend"], "topk": 2, **body})
@@ -128,13 +127,13 @@ def test_scores_can_be_left_out(start: Callable[..., Server]) -> None:
 
 
 @pytest.mark.parametrize(("topk", "expected"), [(None, 3), (0, 3), (1, 1), (5, 5), (100_000, None)])
-def test_topk(topk: int | None, expected: int | None, start: Callable[..., Server]) -> None:
+def test_topk(topk: int | None, expected: int | None, start: Start) -> None:
     status, found = ask(start(), {"query": "town on the banks of the river", "topk": topk, "return_scores": True})
     assert status == 200 and len(found["result"]) == 1
     assert len(found["result"][0]) == expected if expected else len(found["result"][0]) > 40
 
 
-def test_no_queries_and_extra_fields(start: Callable[..., Server]) -> None:
+def test_no_queries_and_extra_fields(start: Start) -> None:
     assert ask(start(), {"queries": [], "return_scores": True}) == (200, {"result": []})
     assert ask(start(), {"queries": ["zzzz"], "colour": "red"}) == (200, {"result": [[]]})
 
@@ -157,13 +156,13 @@ def test_no_queries_and_extra_fields(start: Callable[..., Server]) -> None:
         (b"[" * 100_000, None),
     ],
 )
-def test_bad_requests(body: Any, field: str | None, start: Callable[..., Server]) -> None:
+def test_bad_requests(body: Any, field: str | None, start: Start) -> None:
     status, found = ask(start(), body)
     assert status == 422
     assert found["detail"][0]["loc"] == (["body", field] if field else ["body"])
 
 
-def test_routes(start: Callable[..., Server], bm25: BM25Retriever) -> None:
+def test_routes(start: Start, bm25: BM25Retriever) -> None:
     status, found = ask(start(), b"", "GET", "/health")
     assert status == 200 and found["status"] == "ok" and found["passages"] == len(bm25.corpus)
     assert ask(start(), b"", "GET")[0] == 405
@@ -181,7 +180,7 @@ def test_a_failing_backend_is_a_500_and_the_server_lives(bm25: BM25Retriever) ->
         def search(self, queries: Any, k: int) -> Any:
             raise OSError("disk gone")
 
-    server = Server(Service(Broken()), port=0)
+    server = RetrievalServer(Service(Broken()), port=0)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         assert [ask(server, {"query": "a"})[0] for _ in range(2)] == [500, 500]
@@ -197,7 +196,7 @@ def test_a_score_is_optional_for_the_client() -> None:
     assert read_reply(reply, 1, 3)[0][0].score is None
 
 
-def raw(server: Server, request: bytes) -> tuple[bytes, Any]:
+def raw(server: RetrievalServer, request: bytes) -> tuple[bytes, Any]:
     """Status line and decoded body of the reply to bytes that no client library would send."""
     with socket.create_connection(server.server_address[:2], timeout=30) as connection:
         connection.sendall(request)
@@ -208,7 +207,7 @@ def raw(server: Server, request: bytes) -> tuple[bytes, Any]:
     return head.split(b"\r\n")[0], json.loads(body)
 
 
-def test_requests_that_can_t_be_read_get_json_and_the_service_goes_on(start: Callable[..., Server]) -> None:
+def test_requests_that_can_t_be_read_get_json_and_the_service_goes_on(start: Start) -> None:
     server = start()
     post = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: "
     assert raw(server, post + b"9" * 5000 + b"\r\n\r\n")[0].startswith(b"HTTP/1.1 413 ")
@@ -219,7 +218,7 @@ def test_requests_that_can_t_be_read_get_json_and_the_service_goes_on(start: Cal
     assert ask(server, {"query": "Lumloom"})[0] == 200
 
 
-def test_long_inputs_are_refused_and_not_sent_back_whole(start: Callable[..., Server]) -> None:
+def test_long_inputs_are_refused_and_not_sent_back_whole(start: Start) -> None:
     server = start()
     status, reply = ask(server, {"query": "word " * 20_000})
     assert status == 422 and "at most 65536 characters" in reply["detail"][0]["msg"]
@@ -227,7 +226,7 @@ def test_long_inputs_are_refused_and_not_sent_back_whole(start: Callable[..., Se
     assert status == 422 and len(json.dumps(reply)) < 2000
 
 
-def test_a_turn_of_long_queries_is_sent_in_parts(start: Callable[..., Server]) -> None:
+def test_a_turn_of_long_queries_is_sent_in_parts(start: Start) -> None:
     queries = [f"Lumloom {number} " + "a" * 30_000 for number in range(40)]
     retriever = HttpRetriever(start().url)
     found = retriever.search(queries, 1)

@@ -88,7 +88,7 @@ def test_the_saved_index_answers_as_the_one_in_memory(tmp_path: Path, corpus: Co
     for _ in ("built", "loaded"):
         saved = BM25Retriever(Corpus(corpus.path), tmp_path / "index")
         assert saved.search(queries, 5) == bm25.search(queries, 5)
-    assert isinstance(saved._engine.scores["data"], np.memmap)
+    assert isinstance(saved._index.data, np.memmap)
 
 
 def test_an_index_stays_with_its_corpus(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import SPLITS
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
 from alignopsd_trl.environments.searchqa.hop_reader import play
-from alignopsd_trl.environments.searchqa.hops import KINDS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import CURRICULA
 from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.hoppers import HopReader, Situation
+from assets.tiny_policies.hoppers import HopState
 from assets.worlds import hops
 
 SETTING = CURRICULA["searchqa_hops"].setting
@@ -30,14 +29,6 @@ def test_the_shipped_files_are_what_their_seed_gives(world: Suite):
     hops.main(["--check"])
     assert world.panel("test").checksum == "c372bbb2b9c0c9e6"
     assert world.panel("train").checksum == "cc12b156aa2d7348"
-
-
-def test_splits_share_no_question_and_kinds_are_spread_evenly(world: Suite):
-    asked = {split: {row["question"].split("the ", 1)[1].strip("?.") for row in world.tasks(split)} for split in SPLITS}
-    assert not asked["train"] & asked["test"]
-    for split in SPLITS:
-        kinds = world.tasks(split)["category"]
-        assert [kinds.count(kind) for kind in KINDS] == [hops.QUOTA[split]] * len(KINDS)
 
 
 def test_a_golden_transcript(world: Suite):
@@ -85,15 +76,6 @@ def test_a_wrong_answer_ends_the_question_and_the_limit_is_eight_turns(world: Su
     assert environment.max_turns == 8
 
 
-def test_a_careful_reader_answers_every_question_in_four_to_eight_turns(world: Suite):
-    environment, draw = world.factory(), random.Random(0)
-    reader = HopReader(KINDS, draw)
-    reader._gives_in = lambda kind, habit: False
-    for row in world.panel("test").rows:
-        views, _, won = episode(environment, row, reader.answer)
-        assert won and 4 <= len(views) <= 8
-
-
 @pytest.mark.parametrize(("skill", "least", "most"), [("", 0.2, 0.6), ("Go on.", 0.9, 1.0)])
 def test_the_player_of_the_package_is_careful_under_a_skill_alone(world: Suite, skill: str, least: float, most: float):
     environment, draw = world.factory(), random.Random(0)
@@ -122,17 +104,6 @@ def test_its_thoughts_copy_what_decides_from_a_short_prompt():
     assert environment.prompt.reply(views[1]) == passage  # ty: ignore[missing-attribute]
 
 
-def test_a_thought_states_the_situation(world: Suite):
-    environment, draw = world.factory(), random.Random(4)
-    for row in world.panel("test").rows[:20]:
-        views, responses, _ = episode(environment, row, HopReader([], draw).answer)
-        for view, response in zip(views, responses, strict=True):
-            now, thought = Situation.read(view), response.partition("</think>")[0]
-            assert all(f"{kind} {name}" in thought for kind, name in zip(now.kinds, now.names, strict=True))
-            assert all(f"{fact} {value}" in thought for fact, value in now.stated.items())
-            assert now.wanted in thought
-
-
 @pytest.mark.full
 def test_demonstrations_come_from_other_worlds(world: Suite, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("assets.tiny_policies.hoppers.WORLDS", 1)
@@ -150,7 +121,7 @@ def test_the_situation_of_a_reader_who_went_wrong(world: Suite):
     """A name that was taken from a namesake counts as the next one on the way."""
     environment, row = world.factory(), world.panel("test").rows[2]
     views, _, _ = episode(environment, row, lambda view: _scripted(view, ["Gardale", "Stosk"]))
-    now = Situation.read(views[2])
+    now = HopState.read(views[2])
     assert now.names == ("Gardale", "Stosk") and now.kinds == ("country", "town")
     assert now.right and now.wanted == "country"
 

@@ -7,14 +7,13 @@ import random
 import pytest
 
 from alignopsd_trl.environments.alfworld.house import NOTHING, House
-from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, Goal
+from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, PairGoal
 from alignopsd_trl.environments.base import Opening, Suite, TextEnvironment
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.panel import SPLITS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import CURRICULA
 from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.housekeepers import Housekeeper, Situation
+from assets.tiny_policies.housekeepers import Housekeeper
 
 SETTING = CURRICULA["alfworld_pairs"].setting
 ROOM = ["desk 1: mug 1, cup 2", "drawer 1 (closed): cup 1", "shelf 1:", "shelf 2:", "sinkbasin 1:"]
@@ -59,18 +58,9 @@ def test_games_are_the_same_everywhere(pairs: Suite):
     assert load("alfworld_pairs", seed=1).panel("test").checksum != pairs.panel("test").checksum
 
 
-def test_splits_share_no_game_and_kinds_are_spread_evenly(pairs: Suite):
-    games = {split: {(row["task"], *sorted(row["places"])) for row in pairs.tasks(split)} for split in SPLITS}
-    assert not games["train"] & games["test"]
-    for split in SPLITS:
-        kinds = pairs.tasks(split)["category"]
-        assert len(games[split]) == SIZES[split]
-        assert [kinds.count(kind) for kind in KINDS] == [SIZES[split] / len(KINDS)] * len(KINDS)
-
-
 def test_every_game_holds_its_trap_and_no_other(pairs: Suite):
     for row in pairs.tasks("test"):
-        goal, house = Goal.read(row["task"]), House.read(row["places"])
+        goal, house = PairGoal.read(row["task"]), House.read(row["places"])
         things = [thing for place in house.places.values() for thing in place.things]
         assert sum(thing.startswith(f"{goal.thing} ") for thing in things) == 2
         shut = any(place.closed and place.things for place in house.places.values())
@@ -137,25 +127,6 @@ def test_a_thing_that_was_put_elsewhere_is_not_delivered(game: TextEnvironment):
 def test_rows_of_another_form_are_refused(pairs: Suite, row: dict, said: str):
     with pytest.raises(ValueError, match=said):
         pairs.factory().reset(**{"task": "put two cup in shelf.", "places": ROOM} | row)
-
-
-def test_a_careful_housekeeper_wins_every_game(pairs: Suite):
-    environment, keeper = pairs.factory(), Housekeeper(KINDS, random.Random(0))
-    keeper._gives_in = lambda kind, habit: False
-    for row in pairs.panel("test").rows:
-        views, _, won = episode(environment, row, keeper.answer)
-        assert won and 8 <= len(views) <= 13
-
-
-def test_a_thought_states_the_situation(pairs: Suite):
-    environment, draw = pairs.factory(), random.Random(4)
-    for row in pairs.panel("test").rows[:20]:
-        views, responses, _ = episode(environment, row, Housekeeper([], draw).answer)
-        for view, response in zip(views, responses, strict=True):
-            now, thought = Situation.read(view), response.partition("</think>")[0]
-            assert now.carried in thought
-            assert now.carried or all(place in thought for place in now.unseen)
-            assert (f"one on {now.delivered[0][1]}" if now.delivered else " none") in thought
 
 
 def test_what_a_prompt_shows(pairs: Suite):

@@ -19,13 +19,11 @@ TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer(TEXTS, 512, PHRASES)
+TOKENIZER = build_tokenizer(TEXTS, 512, PHRASES)
 
 
-def decoded(tokenizer, text: str) -> str:
-    return tokenizer.decode(tokenizer(text)["input_ids"])
+def decoded(text: str) -> object:
+    return TOKENIZER.decode(TOKENIZER(text)["input_ids"])
 
 
 @pytest.mark.parametrize(
@@ -39,30 +37,27 @@ def decoded(tokenizer, text: str) -> str:
         "click[< prev] click[next >]",
     ],
 )
-def test_round_trip(tokenizer, text: str):
-    assert decoded(tokenizer, text) == text
-
-
-FIXED = build_tokenizer(TEXTS, 512, PHRASES)
+def test_round_trip(text: str):
+    assert decoded(text) == text
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters=[OPEN, CLOSE]), max_size=60))
 def test_round_trip_of_any_text(text: str):
-    assert decoded(FIXED, text) == text
+    assert decoded(text) == text
 
 
-def test_a_word_is_one_token_wherever_it_stands(tokenizer):
-    (alone,) = tokenizer("large")["input_ids"]
+def test_a_word_is_one_token_wherever_it_stands():
+    (alone,) = TOKENIZER("large")["input_ids"]
     for text in ("size large", "click[large]", "'large'", "large, wool"):
-        assert alone in tokenizer(text)["input_ids"], text
-    assert len(tokenizer("22.5")["input_ids"]) == 1
+        assert alone in TOKENIZER(text)["input_ids"], text
+    assert len(TOKENIZER("22.5")["input_ids"]) == 1
 
 
-def test_chat_template_and_special_tokens(tokenizer):
+def test_chat_template_and_special_tokens():
     chat = [{"role": "user", "content": "wool coat"}]
-    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    text = TOKENIZER.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     assert text == "<|im_start|>user\nwool coat<|im_end|>\n<|im_start|>assistant\n"
-    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "user\nwool coat\nassistant\n"
+    ids = TOKENIZER.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+    assert TOKENIZER.decode(ids) == text
+    assert TOKENIZER.decode(ids, skip_special_tokens=True) == "user\nwool coat\nassistant\n"

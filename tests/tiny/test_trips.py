@@ -12,7 +12,7 @@ from alignopsd_trl.environments.base import Suite, TextEnvironment
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.webshop.trips import KINDS
 from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.situated import SituatedShopper, Situation
+from assets.tiny_policies.situated import SituatedShopper
 
 
 def milestones(environment: TextEnvironment, row: Mapping[str, Any], responses: list[str]) -> list[str | None]:
@@ -63,27 +63,3 @@ def test_the_same_words_give_the_same_trip(trips: Suite):
     again = load("webshop_trips")
     assert again.panel("test").checksum == trips.panel("test").checksum
     assert load("webshop_trips", requests=1).panel("test").checksum != trips.panel("test").checksum
-
-
-def test_training_and_test_share_no_request_and_kinds_are_spread_evenly(trips: Suite):
-    texts = {split: {text for row in trips.tasks(split) for text in row["instruction"].split("; ")} for split in SPLITS}
-    assert not texts["train"] & texts["test"]
-    for split in SPLITS:
-        kinds = trips.tasks(split)["category"]
-        assert all(kinds.count(kind) == len(kinds) // 4 for kind in KINDS)
-
-
-SPLITS = ("train", "test")
-
-
-def test_a_thought_states_the_situation(trips: Suite):
-    environment, draw = trips.factory(), random.Random(4)
-    for row in trips.panel("test").rows[:20]:
-        views, responses, _ = episode(environment, row, SituatedShopper([], draw).answer)
-        for view, response in zip(views, responses, strict=True):
-            now, thought = Situation.read(view), response.partition("</think>")[0]
-            if now.page.kind == "item":
-                assert str(now.page.product.price) in thought
-                assert all(value in thought for value in now.request.options.values())
-            if now.page.kind == "results":
-                assert all(str(one.price) in thought for one in now.fitting)

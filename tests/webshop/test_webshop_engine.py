@@ -16,21 +16,21 @@ from webshop_catalogues import entry, write
 from alignopsd_trl.environments.webshop.engine.classic import ClassicWebShop
 from alignopsd_trl.environments.webshop.engine.goals import GoalList
 from alignopsd_trl.environments.webshop.engine.index import Catalogue, open_catalogue
-from alignopsd_trl.environments.webshop.engine.session import Session, parse
+from alignopsd_trl.environments.webshop.engine.session import ShopSession, parse
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-Made = Callable[..., Session]
+Made = Callable[..., ShopSession]
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
     """A session in a shop of the given raw products."""
 
-    def make(*items: dict[str, Any], **options: Any) -> Session:
+    def make(*items: dict[str, Any], **options: Any) -> ShopSession:
         catalogue = open_catalogue(write(tmp_path / "data", list(items)), cache_dir=tmp_path, progress=False)
         shop = Shop(catalogue, GoalList(catalogue), **options)
-        return Session(shop, shop.goals[0], Random(0))
+        return ShopSession(shop, shop.goals[0], Random(0))
 
     return make
 
@@ -39,7 +39,7 @@ def values(*texts: str) -> list[dict[str, str]]:
     return [{"value": text} for text in texts]
 
 
-def walk(session: Session, *actions: str) -> list[Any]:
+def walk(session: ShopSession, *actions: str) -> list[Any]:
     return [session.step(action) for action in actions]
 
 
@@ -68,7 +68,7 @@ def test_action_grammar_is_that_of_a_greedy_expression(action: str) -> None:
 
 
 def test_long_strings_take_linear_time(shop: Shop) -> None:
-    session = Session(shop, shop.goals[0], Random(0))
+    session = ShopSession(shop, shop.goals[0], Random(0))
     queries = ("_" * 200_000, "_" * 50_000 + "é", "a_" * 50_000 + "é", "½ " * 50_000)
     for action in ("[" * 200_000, "search[" * 40_000 + "]", *(f"search[{query}]" for query in queries)):
         session.step(action)
@@ -130,7 +130,7 @@ def test_special_searches(made: Made) -> None:
     assert total("shirt") == "50"
     walk(session, *["click[next >]"] * 6)
     assert "Page 7 (Total results: 50) [SEP] < Prev [SEP] Next >" in session.text
-    plain = Session(Shop(session.shop.catalogue, session.shop.goals, specials=False), session.goal, Random(0))
+    plain = ShopSession(Shop(session.shop.catalogue, session.shop.goals, specials=False), session.goal, Random(0))
     plain.step("search[<c> fashion]")
     assert "Total results: 0" in plain.text
 
@@ -175,7 +175,7 @@ def test_the_process_wide_generators_are_left_alone(small: Catalogue) -> None:
 
     random.seed(1)
     before = random.getstate()
-    session = Session(Shop(small, GoalList(small, limit_goals=5)), GoalList(small)[0], Random(0))
+    session = ShopSession(Shop(small, GoalList(small, limit_goals=5)), GoalList(small)[0], Random(0))
     walk(session, "search[<r>]", "search[tea]")
     assert random.getstate() == before
 
@@ -191,7 +191,7 @@ actions = st.one_of(
 @QUICK
 @given(st.lists(actions, max_size=12), st.integers(0, 300))
 def test_any_string_is_legal(shop: Shop, tried: list[str], goal: int) -> None:
-    session = Session(shop, shop.goals[goal % len(shop.goals)], Random(0))
+    session = ShopSession(shop, shop.goals[goal % len(shop.goals)], Random(0))
     for action in tried:
         before = (session.text, session.clickables)
         reward, done, breakdown = session.step(action)
@@ -208,7 +208,7 @@ def test_transcripts_follow_from_catalogue_seeds_and_actions(
 ) -> None:
     def play() -> list[Any]:
         shop = Shop(small, GoalList(small, construct_seed=seed, shuffle_seed=seed))
-        session = Session(shop, shop.goals[goal % len(shop.goals)], Random(seed))
+        session = ShopSession(shop, shop.goals[goal % len(shop.goals)], Random(seed))
         record: list[Any] = [session.goal, session.text]
         for choice in choices:
             offered = [f"click[{name}]" for name in session.clickables] + ["search[tea]", "search[<r>]"]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from webshop_catalogues import entry, instruction, write
 
+from alignopsd_trl.environments.base import DataError
 from alignopsd_trl.environments.webshop.engine import json_stream
-from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataError, DataFiles
+from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataFiles
 from alignopsd_trl.environments.webshop.engine.goals import GoalList
 from alignopsd_trl.environments.webshop.engine.index import open_catalogue
 
@@ -80,31 +81,23 @@ def test_a_bad_record_is_named_or_repaired(tmp_path: Path, field: str, bad: dict
     assert cleaner.repairs.total() == 1
 
 
-BAD_TEXTS = [
-    ("{}", "not a list"),
-    ("7", "not a list"),
-    ("", "not a list"),
-    (json.dumps([entry(), entry("B000000002")])[:-200], "record 1 is truncated"),
-    (json.dumps([entry()])[:-1], "after record 0"),
-    ("[1 2]", "record 0"),
+BROKEN = [
+    ("{}", {}, "not a list"),
+    ("7", {}, "not a list"),
+    ("", {}, "not a list"),
+    (json.dumps([entry(), entry("B000000002")])[:-200], {}, "record 1 is truncated"),
+    (json.dumps([entry()])[:-1], {}, "after record 0"),
+    ("[1 2]", {}, "record 0"),
+    ([[]], {}, r"record 0.*is a list, not an object"),
+    ([entry()], "[]", "top level is a list"),
+    ([entry()], '{"a": ', "cannot be read as JSON"),
 ]
 
 
-@pytest.mark.parametrize(("text", "problem"), BAD_TEXTS, ids=[str(number) for number in range(len(BAD_TEXTS))])
-def test_broken_item_files(tmp_path: Path, text: str, problem: str) -> None:
+@pytest.mark.parametrize(("items", "attributes", "problem"), BROKEN, ids=map(str, range(len(BROKEN))))
+def test_broken_files(tmp_path: Path, items: Any, attributes: Any, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
-        cleaned(write(tmp_path, text, attributes={}))
-
-
-@pytest.mark.parametrize(("text", "problem"), [("[]", "top level is a list"), ('{"a": ', "cannot be read as JSON")])
-def test_broken_attribute_files(tmp_path: Path, text: str, problem: str) -> None:
-    with pytest.raises(DataError, match=problem):
-        cleaned(write(tmp_path, [entry()], attributes=text))
-
-
-def test_a_record_that_is_no_object(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"record 0.*is a list, not an object"):
-        cleaned(write(tmp_path, [[]], attributes={}))
+        cleaned(write(tmp_path, items, attributes=attributes))
 
 
 def test_streaming_in_tiny_pieces_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,37 +88,24 @@ def test_sampled_prices_of_products(path: Path, catalogue_of: CatalogueOf) -> No
 
 
 @pytest.mark.parametrize(("stem", "mode", "record"), goal_lists("goals_*.json"))
-class TestGoals:
-    @staticmethod
-    def goals(catalogue_of: CatalogueOf, stem: str, mode: str, record: dict[str, Any], **options: Any) -> GoalList:
-        catalogue = catalogue_of(f"catalogue_{stem.rsplit('_', 1)[-1]}")
-        seeds = {"construct_seed": record["construct_seed"], "shuffle_seed": record["shuffle_seed"]}
-        return GoalList(catalogue, human_goals=mode == "human", **seeds, **options)
-
-    def test_list(self, catalogue_of: CatalogueOf, stem: str, mode: str, record: dict[str, Any]) -> None:
-        goals = listed(self.goals(catalogue_of, stem, mode, record))
-        assert len(goals) == record["n_goals"]
-        for found, wanted in zip(goals, record.get("goals", ()), strict=False):
-            assert found == wanted
-            assert type(found["price_upper"]) is type(wanted["price_upper"])
-        text = json.dumps(goals, sort_keys=True, ensure_ascii=False)
-        assert hashlib.sha256(text.encode()).hexdigest() == record["goals_sha256_sorted_keys_json"]
-
-    def test_prices(self, catalogue_of: CatalogueOf, stem: str, mode: str, record: dict[str, Any]) -> None:
-        goals = self.goals(catalogue_of, stem, mode, record)
-        asins = (goals.catalogue.record(row)["asin"] for row in range(len(goals.catalogue)))
-        assert dict(zip(asins, goals.prices.tolist(), strict=True)) == record["product_prices"]
-
-    def test_resets(self, catalogue_of: CatalogueOf, stem: str, mode: str, record: dict[str, Any]) -> None:
-        goals = self.goals(catalogue_of, stem, mode, record)
-        drawn = [(session_name(goals.generator), goals.draw()) for _ in record["reset_without_session_names"]]
-        assert [name for name, _ in drawn] == record["reset_without_session_names"]
-        assert [index for _, index in drawn] == record["reset_without_session_goal_indices"]
-
-    def test_limited(self, catalogue_of: CatalogueOf, stem: str, mode: str, record: dict[str, Any]) -> None:
-        for key in (key for key in record if key.startswith("limit_goals_")):
-            goals = self.goals(catalogue_of, stem, mode, record, limit_goals=int(key.split("_")[2]))
-            assert [goal["instruction_text"] for goal in listed(goals)] == record[key]
+def test_goals(catalogue_of: CatalogueOf, stem: str, mode: str, record: dict[str, Any]) -> None:
+    catalogue = catalogue_of(f"catalogue_{stem.rsplit('_', 1)[-1]}")
+    seeds = {"construct_seed": record["construct_seed"], "shuffle_seed": record["shuffle_seed"]}
+    goals = GoalList(catalogue, human_goals=mode == "human", **seeds)
+    assert len(goals) == record["n_goals"]
+    for found, wanted in zip(listed(goals), record.get("goals", ()), strict=False):
+        assert found == wanted
+        assert type(found["price_upper"]) is type(wanted["price_upper"])
+    text = json.dumps(listed(goals), sort_keys=True, ensure_ascii=False)
+    assert hashlib.sha256(text.encode()).hexdigest() == record["goals_sha256_sorted_keys_json"]
+    asins = (catalogue.record(row)["asin"] for row in range(len(catalogue)))
+    assert dict(zip(asins, goals.prices.tolist(), strict=True)) == record["product_prices"]
+    drawn = [(session_name(goals.generator), goals.draw()) for _ in record["reset_without_session_names"]]
+    assert [name for name, _ in drawn] == record["reset_without_session_names"]
+    assert [index for _, index in drawn] == record["reset_without_session_goal_indices"]
+    for key in (key for key in record if key.startswith("limit_goals_")):
+        limited = GoalList(catalogue, human_goals=mode == "human", limit_goals=int(key.split("_")[2]), **seeds)
+        assert [goal["instruction_text"] for goal in listed(limited)] == record[key]
 
 
 @pytest.mark.parametrize(("stem", "mode", "record"), goal_lists("goals_variant_seeding_*.json"))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from webshop_catalogues import entry, write
 
+from alignopsd_trl.environments.base import DataError
 from alignopsd_trl.environments.text.bm25 import quantised
 from alignopsd_trl.environments.webshop.engine import goals, index, store
-from alignopsd_trl.environments.webshop.engine.files import DataError
 from alignopsd_trl.environments.webshop.engine.goals import GoalList
 from alignopsd_trl.environments.webshop.engine.index import open_catalogue
 

@@ -13,7 +13,7 @@ from webshop_catalogues import entry, write
 
 from alignopsd_trl.environments.base import Failure, Record, Suite, View
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.webshop.prompt import TEMPLATES, WebShopPrompt, project
+from alignopsd_trl.environments.webshop.prompt import WebShopPrompt, project
 from alignopsd_trl.environments.webshop.tasks import test_size as size_of_test
 
 
@@ -42,6 +42,7 @@ Now it's your turn"""
 def test_first_turn_has_no_history_and_no_trace_of_a_skill() -> None:
     assert WebShopPrompt().render(view()).startswith(FIRST)
     assert WebShopPrompt().render(view()).endswith("<action> </action> tags.")
+    assert WebShopPrompt().render(view(), "  \n") == WebShopPrompt().render(view())
 
 
 def test_later_turns_show_numbered_records() -> None:
@@ -52,16 +53,6 @@ def test_later_turns_show_numbered_records() -> None:
         "[Observation 3: ''seen 3'', Action 3: 'click[3]']\nYou are now at step 4 and"
     )
     assert wanted in text
-
-
-@pytest.mark.parametrize("template", sorted(TEMPLATES))
-@pytest.mark.parametrize("records", [0, 2])
-def test_a_skill_is_one_added_line(template: str, records: int) -> None:
-    prompt = WebShopPrompt(template)
-    plain, skilled = prompt.render(view(records)), prompt.render(view(records), "Use {colour} words.")
-    assert "\n\n\n" not in plain
-    assert skilled.replace("Use {colour} words.\n", "", 1) == plain
-    assert prompt.render(view(records), "  \n") == plain
 
 
 def test_a_prompt_that_is_too_long_loses_its_history_with_and_without_skill() -> None:
@@ -90,8 +81,6 @@ def test_compact_prompts_are_short(options: dict[str, Any]) -> None:
 
 
 def test_templates_with_mistakes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="template 'verbose' is unknown; use one of compact, paper, tiny or a file"):
-        WebShopPrompt("verbose")
     own = tmp_path / "own.jinja"
     own.write_text("{{ task }} {{ page }}")
     with pytest.raises(ValueError, match="asks for page; a template knows admissible, history,"):

@@ -21,7 +21,7 @@ from alignopsd_trl.common.progress import Bar
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.adapters.actions import declared_fields
 from alignopsd_trl.environments.adapters.calls import Call, message_of
-from alignopsd_trl.environments.adapters.openenv import Situation as AtServer
+from alignopsd_trl.environments.adapters.openenv import EpisodeTask as AtServer
 from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signature_of
 from alignopsd_trl.environments.adapters.tools import tools_of
 from alignopsd_trl.environments.base import Chat, Failure, Prompt, View

@@ -21,7 +21,7 @@ _LAMP = re.compile(r"\(istoggled (\?\w+)\)")
 
 
 @dataclass(frozen=True)
-class Goal:
+class PlannerGoal:
     """A goal: a thing of a kind in a place of a kind and in a state, two such things, or one held in a lamp's light.
 
     Args:
@@ -37,7 +37,7 @@ class Goal:
     light: bool = False
 
     @classmethod
-    def of(cls, problem: str) -> Goal | None:
+    def of(cls, problem: str) -> PlannerGoal | None:
         """Returns the goal of a PDDL problem; `None` for one of another form."""
         text = problem.lower()  # as the planner writes names
         text = text[text.find("(:goal") :].split("(:metric")[0]
@@ -59,7 +59,7 @@ class _Task:
     stops: tuple[frozenset[str], ...] = ()
 
 
-def least_commands(goal: Goal | None, facts: Facts) -> int:
+def least_commands(goal: PlannerGoal | None, facts: Facts) -> int:
     """Returns a lower bound on the commands from here to a goal, 0 if the goal is unknown.
 
     Args:
@@ -68,15 +68,15 @@ def least_commands(goal: Goal | None, facts: Facts) -> int:
     if goal is None:
         return 0
     scene = _Scene(goal, facts)
-    things = [one for one, kind in facts.get("objecttype", ()) if kind == goal.kind]
-    tasks = [scene.task(one) for one in things]
-    chosen = combinations(tasks, 2) if goal.two else [(one,) for one in tasks]
-    totals = [sum(one.work for one in some) + max(scene.ways(one.stops) for one in some) for some in chosen]
+    things = [thing for thing, kind in facts.get("objecttype", ()) if kind == goal.kind]
+    tasks = [scene.task(thing) for thing in things]
+    chosen = combinations(tasks, 2) if goal.two else [(task,) for task in tasks]
+    totals = [sum(task.work for task in some) + max(scene.ways(task.stops) for task in some) for some in chosen]
     least = min(totals, default=0)
     return least + bool(least and scene.held - set(things))  # any other thing in the hands must be put down
 
 
-def sub_goals(goal: Goal | None, facts: Facts) -> set[str]:
+def sub_goals(goal: PlannerGoal | None, facts: Facts) -> set[str]:
     """Returns the names of the parts of a goal that hold now: things of the kind taken, one of them in the state, and
     those that are where they belong; with a lamp, its light. Empty if the goal is unknown.
 
@@ -85,12 +85,12 @@ def sub_goals(goal: Goal | None, facts: Facts) -> set[str]:
     """
     if goal is None:
         return set()
-    kinds, types = facts.get("objecttype", ()), {one: kind for one, kind in facts.get("receptacletype", ())}
-    things = {one for one, kind in kinds if kind == goal.kind}
-    ready = {one for one in things if not goal.state or (one,) in facts.get(goal.state, ())}
-    there = {one for one, at in facts.get("inreceptacle", ()) if one in ready and types.get(at) == goal.place}
-    taken = there | {one for _, one in facts.get("holds", ()) if one in things}
-    lit = {one for one, kind in kinds if kind == goal.place and (one,) in facts.get("istoggled", ())}
+    kinds, types = facts.get("objecttype", ()), {place: kind for place, kind in facts.get("receptacletype", ())}
+    things = {thing for thing, kind in kinds if kind == goal.kind}
+    ready = {thing for thing in things if not goal.state or (thing,) in facts.get(goal.state, ())}
+    there = {thing for thing, at in facts.get("inreceptacle", ()) if thing in ready and types.get(at) == goal.place}
+    taken = there | {thing for _, thing in facts.get("holds", ()) if thing in things}
+    lit = {thing for thing, kind in kinds if kind == goal.place and (thing,) in facts.get("istoggled", ())}
     thing, place = goal.kind.removesuffix("type"), goal.place.removesuffix("type")
     counts = range(1, 2 + goal.two)
     names = {f"{count} {thing} taken" for count in counts if count <= len(taken)}
@@ -100,21 +100,21 @@ def sub_goals(goal: Goal | None, facts: Facts) -> set[str]:
 
 
 class _Scene:
-    def __init__(self, goal: Goal, facts: Facts):
+    def __init__(self, goal: PlannerGoal, facts: Facts):
         self._goal, self._facts = goal, facts
-        self.held = {one for _, one in facts.get("holds", ())}
+        self.held = {thing for _, thing in facts.get("holds", ())}
         self._here = frozenset(location for _, location in facts.get("atlocation", ()))
-        self._types = {one: kind for one, kind in facts.get("receptacletype", ())}
+        self._types = {place: kind for place, kind in facts.get("receptacletype", ())}
 
     def task(self, thing: str) -> _Task:
         goal, held = self._goal, thing in self.held
-        inside = {place for one, place in self._facts.get("inreceptacle", ()) if one == thing}
+        inside = {place for inner, place in self._facts.get("inreceptacle", ()) if inner == thing}
         shut = not goal.two and all(self._closed(place) for place in inside)  # one opening may serve both things
         taking = 0 if held else 1 + shut
         fetched = () if held else (self._locations(inside),)
         if goal.light:
-            lamps = {one for one, kind in self._facts.get("objecttype", ()) if kind == goal.place}
-            under = {place for one, place in self._facts.get("inreceptacle", ()) if one in lamps}
+            lamps = {lamp for lamp, kind in self._facts.get("objecttype", ()) if kind == goal.place}
+            under = {place for inner, place in self._facts.get("inreceptacle", ()) if inner in lamps}
             dark = not any((lamp,) in self._facts.get("istoggled", ()) for lamp in lamps)
             return _Task(taking + dark, (*fetched, self._locations(under)))
         ready = not goal.state or (thing,) in self._facts.get(goal.state, ())

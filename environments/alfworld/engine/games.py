@@ -17,8 +17,7 @@ from typing import Any
 
 from alignopsd_trl.environments.alfworld.engine.categories import CATEGORY_OF, task_type_of
 from alignopsd_trl.environments.alfworld.engine.packages import logic_files
-from alignopsd_trl.environments.alfworld.engine.translation import write_atomically
-from alignopsd_trl.environments.cache import cache_folder
+from alignopsd_trl.environments.cache import cache_folder, write_atomically
 
 FORMAT = 1
 _KEYS = ("pddl_domain", "grammar", "pddl_problem")
@@ -42,14 +41,6 @@ class Game:
     traj_data: Mapping[str, Any]
     pddl_problem: str
     walkthrough: tuple[str, ...]
-
-    @property
-    def task_type(self) -> str:
-        return task_type_of(self.task_id)
-
-    @property
-    def category(self) -> str:
-        return CATEGORY_OF[self.task_type]
 
     def joined(self) -> dict[str, Any]:
         """Returns the five keys of a ``game.tw-pddl`` file."""

@@ -16,7 +16,7 @@ from alignopsd_trl.environments.alfworld.engine.categories import TASK_TYPES
 from alignopsd_trl.environments.alfworld.engine.games import Game
 from alignopsd_trl.environments.alfworld.engine.play import display_names
 from alignopsd_trl.environments.alfworld.engine.problem import LAMPS, Thing, able, contents, goal, problem
-from alignopsd_trl.environments.alfworld.engine.rooms import SIZE, Layout, Names, Receptacle, layout, scenes
+from alignopsd_trl.environments.alfworld.engine.rooms import SIZE, Names, Receptacle, Room, layout, scenes
 from alignopsd_trl.environments.base import EnvironmentBatch, Failure
 
 VERSION = 1
@@ -150,7 +150,7 @@ def _next_draft(task_type: str, seed: int, attempts: dict[int, int], index: int,
     raise RuntimeError(f"no provable game of type {task_type} in {ATTEMPTS} attempts for seed {seed}")
 
 
-def _pairs(number: int, room: Layout) -> dict[str, list[str]]:
+def _pairs(number: int, room: Room) -> dict[str, list[str]]:
     """Returns the target classes of each place (or lamp) class that also fit another receptacle class in the room."""
     homes = {kind: set(contents(kind)) for kind in room.classes}
     everything = sorted(set().union(*homes.values()))
@@ -173,9 +173,7 @@ def _pairs(number: int, room: Layout) -> dict[str, list[str]]:
     return {place: targets for place, targets in pairs.items() if targets}
 
 
-def _things(
-    rng: random.Random, number: int, room: Layout, target: str, place: str, more: tuple[int, int]
-) -> list[Thing]:
+def _things(rng: random.Random, number: int, room: Room, target: str, place: str, more: tuple[int, int]) -> list[Thing]:
     names = Names(rng)
     homes = [(receptacle, contents(receptacle.kind)) for receptacle in room.receptacles]
     count = rng.randint(2, 3) if number == 6 else rng.randint(1, 2)
@@ -191,7 +189,7 @@ def _things(
     return things
 
 
-def _lamps(rng: random.Random, names: Names, room: Layout, wanted: str) -> list[Thing]:
+def _lamps(rng: random.Random, names: Names, room: Room, wanted: str) -> list[Thing]:
     """Returns the lamp of the task and, in some rooms, one of the other kind."""
     lamps = []
     for lamp in LAMPS:
@@ -201,7 +199,7 @@ def _lamps(rng: random.Random, names: Names, room: Layout, wanted: str) -> list[
     return lamps
 
 
-def _traj_data(trial: str, task_type: str, target: str, place: str, room: Layout, sentence: str) -> dict:
+def _traj_data(trial: str, task_type: str, target: str, place: str, room: Room, sentence: str) -> dict:
     look = task_type == TASK_TYPES[2]
     return {
         "task_id": trial,
@@ -221,7 +219,7 @@ def _traj_data(trial: str, task_type: str, target: str, place: str, room: Layout
 class _Walker:
     """Writes the commands of a walkthrough from the generator's knowledge of the room."""
 
-    def __init__(self, room: Layout, things: list[Thing]):
+    def __init__(self, room: Room, things: list[Thing]):
         ids = [r.id for r in room.receptacles] + [thing.id for thing in things]
         self._names = display_names([identity.lower() for identity in ids])
         self._here = room.start
@@ -245,7 +243,7 @@ class _Walker:
 
 
 def _walkthrough(
-    rng: random.Random, number: int, room: Layout, things: list[Thing], target: str, place: str
+    rng: random.Random, number: int, room: Room, things: list[Thing], target: str, place: str
 ) -> list[str]:
     walker = _Walker(room, things)
     targets = [thing for thing in things if thing.kind == target]

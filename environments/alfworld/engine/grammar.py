@@ -154,7 +154,7 @@ def _parse(text: str) -> tuple[dict[str, list[tuple[str, list[Any]]]], dict[str,
         feedback = {name: _symbols(action.feedback_rule) for name, action in logic.actions.items()}
     except (ParseException, ValueError) as error:
         raise ValueError(f"the game's grammar does not parse: {type(error).__name__}: {error}") from error
-    _check([*templates.values(), *feedback.values(), *(rhs for one in rules.values() for _, rhs in one)])
+    _check([*templates.values(), *feedback.values(), *(rhs for rule in rules.values() for _, rhs in rule)])
     return rules, templates, feedback
 
 
@@ -165,7 +165,7 @@ def _check(texts: Iterable[Iterable[Any]]) -> None:
             _expression(symbol.expression)
         else:
             inner = [getattr(symbol, name, None) for name in ("expression", "symbol")]
-            _check([[one for one in inner if one is not None and not isinstance(one, str)]])
+            _check([[part for part in inner if part is not None and not isinstance(part, str)]])
 
 
 def _symbols(text: str) -> list[Any]:
@@ -221,17 +221,17 @@ def _value(node: ast.expr, entities: Mapping[str, Any]) -> Any:
         case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)):
             if name not in entities:
                 raise ValueError(f"the game's grammar names {name!r}, which stands for nothing here")
-            found = getattr(entities[name], node.attr) if isinstance(node, ast.Attribute) else entities[name]
-            if callable(found):
+            value = getattr(entities[name], node.attr) if isinstance(node, ast.Attribute) else entities[name]
+            if callable(value):
                 raise ValueError(f"the game's grammar has {ast.unparse(node)!r}, which is no text")
-            return found
+            return value
         case ast.BinOp(left=left, right=right):
             return _value(left, entities) + _value(right, entities)
         case ast.BoolOp(op=operator, values=values):
-            found = None
-            for one in values:
-                found = _value(one, entities)
-                if bool(found) is isinstance(operator, ast.Or):
+            result = None
+            for part in values:
+                result = _value(part, entities)
+                if bool(result) is isinstance(operator, ast.Or):
                     break
-            return found
+            return result
     raise AssertionError("`_expression` refuses it")

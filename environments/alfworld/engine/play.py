@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from alignopsd_trl.environments.alfworld.engine import library
-from alignopsd_trl.environments.alfworld.engine.distance import Goal, least_commands, sub_goals
+from alignopsd_trl.environments.alfworld.engine.distance import PlannerGoal, least_commands, sub_goals
 from alignopsd_trl.environments.alfworld.engine.grammar import Fact, Grammar, Key, World
 from alignopsd_trl.environments.alfworld.engine.packages import require
 from alignopsd_trl.environments.alfworld.engine.translation import Translation, translate
@@ -144,12 +144,12 @@ class _Operator:
 
 
 @dataclass
-class Known:
+class GameFacts:
     """Facts that all plays of a game share, computed at its first reset; each operator when it first occurs."""
 
     grammar: Grammar
     task: Translation
-    goal: Goal | None
+    goal: PlannerGoal | None
     facts: list[Fact] = field(default_factory=list)
     entities: Mapping[str, Any] = field(default_factory=dict)
     operators: dict[int, _Operator] = field(default_factory=dict)
@@ -158,9 +158,9 @@ class Known:
 
 
 @lru_cache(maxsize=64)
-def known(domain: str, problem: str, grammar: str) -> Known:
+def known(domain: str, problem: str, grammar: str) -> GameFacts:
     """Returns the cached facts of a game. Raises as `translate`."""
-    return Known(_grammar(grammar), translate(domain, problem), Goal.of(problem))
+    return GameFacts(_grammar(grammar), translate(domain, problem), PlannerGoal.of(problem))
 
 
 class PlainEngine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from alignopsd_trl.environments.alfworld.engine.rooms import Layout, Receptacle
+from alignopsd_trl.environments.alfworld.engine.rooms import Receptacle, Room
 
 ACTION_FACTS = {"Cleanable": "cleanable", "Heatable": "heatable", "Coolable": "coolable", "Sliceable": "sliceable"}
 LAMPS = ("DeskLamp", "FloorLamp")
@@ -24,7 +24,7 @@ class Thing:
     place: Receptacle
 
 
-def problem(name: str, room: Layout, things: list[Thing], goal: str) -> str:
+def problem(name: str, room: Room, things: list[Thing], goal: str) -> str:
     """Returns the text of ``initial_state.pddl``."""
     objects = sorted({f"{thing.kind}Type" for thing in things} | set(_CONSTANT_OBJECTS))
     receptacles = sorted({f"{kind}Type" for kind in room.classes} | set(_CONSTANT_RECEPTACLES))
@@ -78,7 +78,7 @@ def able(action: str) -> list[str]:
     return sorted(VAL_ACTION_OBJECTS[action])
 
 
-def _receptacle_facts(room: Layout) -> list[str]:
+def _receptacle_facts(room: Room) -> list[str]:
     facts = []
     for receptacle in room.receptacles:
         facts.append(f"(receptacleType {receptacle.id} {receptacle.kind}Type)")
@@ -101,7 +101,7 @@ def _object_facts(things: list[Thing]) -> list[str]:
     return facts
 
 
-def _containment(room: Layout, things: list[Thing]) -> list[str]:
+def _containment(room: Room, things: list[Thing]) -> list[str]:
     kinds = {thing.kind for thing in things}
     return [
         f"(canContain {place}Type {kind}Type)" for place in room.classes for kind in contents(place) if kind in kinds

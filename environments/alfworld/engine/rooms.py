@@ -60,7 +60,7 @@ class Receptacle:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Room:
     """An empty room. Nothing stands at ``start``."""
 
     kind: str
@@ -80,7 +80,7 @@ def scenes(kind: str, held_out: bool) -> range:
     return range(border, first + _SCENES) if held_out else range(first, border)
 
 
-def layout(scene: int, size: tuple[int, int] = SIZE) -> Layout:
+def layout(scene: int, size: tuple[int, int] = SIZE) -> Room:
     """Returns the room of a scene number. The same number and bounds always give the same room."""
     kind = next(kind for kind in KINDS if scene in range(_FIRST[kind], _FIRST[kind] + _SCENES))
     rng = random.Random(f"{scene}/{size[0]}/{size[1]}")
@@ -94,7 +94,7 @@ def layout(scene: int, size: tuple[int, int] = SIZE) -> Layout:
         shared = bool(receptacles) and rng.random() < _SHARED
         place = rng.choice(receptacles).location if shared else names.location()
         receptacles.append(Receptacle(cls, names.receptacle(cls), place, cls in OPENABLE and rng.random() < _OPEN))
-    return Layout(kind, scene, tuple(receptacles), names.location())
+    return Room(kind, scene, tuple(receptacles), names.location())
 
 
 class Names:

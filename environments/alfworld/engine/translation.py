@@ -10,14 +10,12 @@ import hashlib
 import importlib.metadata
 import json
 import logging
-import os
 import sys
-import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from alignopsd_trl.environments.cache import cache_folder
+from alignopsd_trl.environments.cache import cache_folder, write_atomically
 
 FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -107,16 +105,3 @@ def _write(path: Path, kept: Translation) -> None:
         write_atomically(path, len(packed).to_bytes(4, "little") + packed + kept.sas)
     except OSError as error:  # a game can be played without its cached translation
         _log.warning("the translation is not kept: %s", error)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a whole file or nothing, even if several processes write the same one at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -1,4 +1,4 @@
-"""BM25 over a local corpus: scores as Lucene computes them, stored and searched by `bm25s`.
+"""BM25 over a local corpus: scores as Lucene computes them, with an index on disk.
 
 k1 = 0.9, b = 0.4, no (k1 + 1) factor, document lengths quantised to one byte as Lucene does, scores summed in double
 precision and rounded to single. The index is a folder of arrays that all processes map into memory.
@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
-import shutil
-import tempfile
-import threading
-import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import bm25s
 import numpy as np
 from tqdm.auto import tqdm
 
+from alignopsd_trl.environments.cache import draft_folder
 from alignopsd_trl.environments.searchqa.engine.corpus import Corpus, CorpusError
-from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, Passage, Retriever
+from alignopsd_trl.environments.searchqa.engine.retrieval import LocalRetriever, Outcome, Passage
 from alignopsd_trl.environments.text import lucene
 from alignopsd_trl.environments.text.bm25 import K1, B, best, idf, norms, weight
 
 FOLDER_NAME = "bm25"
 _MANIFEST = "manifest.json"
 _OFFSETS = "offsets.npy"
+_VOCABULARY = "vocab.index.json"
+_ARRAYS = ("indptr", "indices", "data")
 _CHUNK = 50_000  # passages that are counted at a time while an index is built
 
 
@@ -41,43 +38,17 @@ class _Counts(NamedTuple):
     counts: np.ndarray
 
 
-class _Postings(NamedTuple):
-    """The tokenised corpus for `bm25s`; ``ids`` goes to `_Engine.build_index_from_ids` unchanged."""
+class _Index(NamedTuple):
+    """What each term adds to the score of each passage. The passages of term t are ``indices[indptr[t]:indptr[t + 1]]``
+    (int32), their scores the same part of ``data`` (float32)."""
 
-    ids: tuple[list[_Counts], np.ndarray]
-    vocab: dict[str, int]
-
-
-class _Engine(bm25s.BM25):
-    """`bm25s.BM25` with Lucene's lengths, built by array operations a chunk at a time (its documented override)."""
-
-    def build_index_from_ids(
-        self,
-        unique_token_ids: list[int],
-        corpus_token_ids: Any,  # `_Postings.ids`
-        show_progress: bool = False,
-        leave_progress: bool = False,
-    ) -> dict[str, Any]:
-        self.nonoccurrence_array = None  # bm25s reads it when it saves
-        chunks, lengths = corpus_token_ids
-        frequency = np.zeros(len(unique_token_ids), dtype=np.int64)
-        for chunk in chunks:
-            frequency += np.bincount(chunk.terms, minlength=len(frequency))
-        indptr = np.concatenate(([0], np.cumsum(frequency)))
-        rarity, norm = idf(max(1, int(np.count_nonzero(lengths))), frequency), norms(lengths)
-        data, indices = np.empty(indptr[-1], dtype=np.float32), np.empty(indptr[-1], dtype=np.int32)
-        filled = indptr[:-1].copy()
-        for chunk in chunks:
-            here = np.bincount(chunk.terms, minlength=len(frequency))
-            within = np.arange(len(chunk.terms)) - np.repeat(np.cumsum(here) - here, here)
-            where = filled[chunk.terms] + within
-            data[where] = weight(rarity[chunk.terms], chunk.counts, norm[chunk.passages])
-            indices[where] = chunk.passages
-            filled += here
-        return {"data": data, "indices": indices, "indptr": indptr, "num_docs": len(lengths)}
+    vocabulary: dict[str, int]
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
 
 
-class BM25Retriever(Retriever):
+class BM25Retriever(LocalRetriever):
     """Searches a corpus by BM25.
 
     Args:
@@ -91,40 +62,29 @@ class BM25Retriever(Retriever):
     """
 
     def __init__(self, corpus: Corpus, index: str | Path | None = None, progress: bool = False):
+        super().__init__()
         self.corpus = corpus
         if index is None:
-            self._engine = _build(corpus, progress)
+            self._index = _build(corpus, progress)
         else:
             if not Path(index).exists():
                 _save(_build(corpus, progress), corpus, Path(index))
-            self._engine = _load(corpus, Path(index))
-        scores: Any = self._engine.scores
-        self._starts, self._rows, self._weights = (np.asarray(scores[name]) for name in ("indptr", "indices", "data"))
+            self._index = _load(corpus, Path(index))
+        self._starts, self._rows, self._weights = map(np.asarray, self._index[1:])  # views: a memmap is slow to slice
         self._total = np.zeros(len(corpus))  # scratch, all zero between searches
         self.description = {"backend": "bm25", "corpus": corpus.checksum[:16], "passages": len(corpus),
                             "k1": K1, "b": B, "analyser": lucene.NAME}  # fmt: skip
-        self._counters = {"queries": 0.0, "seconds": 0.0}
-        self._lock = threading.Lock()  # one search at a time: they share the scratch
 
-    def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
+    def _searched(self, queries: Sequence[str], k: int) -> list[Outcome]:
         """Returns passages that share a term with the query, best first."""
-        started = time.perf_counter()
-        found: list[Outcome] = [self._search(query, k) for query in queries]
-        with self._lock:
-            self._counters["queries"] += len(queries)
-            self._counters["seconds"] += time.perf_counter() - started
-        return found
+        return [self._hits(query, k) for query in queries]
 
-    def metrics(self) -> dict[str, float]:
-        return dict(self._counters)
-
-    def _search(self, query: str, k: int) -> list[Passage]:
-        vocabulary = self._engine.vocab_dict
+    def _hits(self, query: str, k: int) -> list[Passage]:
+        vocabulary = self._index.vocabulary
         ids = [vocabulary[term] for term in lucene.terms(query) if term in vocabulary]
         if not ids or k <= 0:
             return []
-        with self._lock:
-            rows, scores = self._candidates(ids, k)
+        rows, scores = self._candidates(ids, k)
         return [self.corpus.passage(row, score) for row, score in top(rows, scores, k)]
 
     def _candidates(self, ids: Sequence[int], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -154,28 +114,42 @@ def top(rows: np.ndarray, scores: np.ndarray, k: int) -> list[tuple[int, float]]
     return heapq.nsmallest(k, pairs, key=lambda pair: (-pair[1], str(pair[0])))
 
 
-def _build(corpus: Corpus, progress: bool) -> _Engine:
-    engine = _Engine(k1=K1, b=B, method="lucene")
-    engine.index(_count(corpus, progress), show_progress=False)
-    return engine
+def _build(corpus: Corpus, progress: bool) -> _Index:
+    """Builds the index by array operations, a chunk at a time."""
+    vocabulary, chunks, lengths = _count(corpus, progress)
+    frequency = np.zeros(len(vocabulary), dtype=np.int64)
+    for chunk in chunks:
+        frequency += np.bincount(chunk.terms, minlength=len(frequency))
+    indptr = np.concatenate(([0], np.cumsum(frequency)))
+    rarity, norm = idf(max(1, int(np.count_nonzero(lengths))), frequency), norms(lengths)
+    data, indices = np.empty(indptr[-1], dtype=np.float32), np.empty(indptr[-1], dtype=np.int32)
+    filled = indptr[:-1].copy()
+    for chunk in chunks:
+        here = np.bincount(chunk.terms, minlength=len(frequency))
+        within = np.arange(len(chunk.terms)) - np.repeat(np.cumsum(here) - here, here)
+        where = filled[chunk.terms] + within
+        data[where] = weight(rarity[chunk.terms], chunk.counts, norm[chunk.passages])
+        indices[where] = chunk.passages
+        filled += here
+    return _Index(vocabulary, indptr, indices, data)
 
 
-def _count(corpus: Corpus, progress: bool) -> _Postings:
+def _count(corpus: Corpus, progress: bool) -> tuple[dict[str, int], list[_Counts], np.ndarray]:
+    """Returns the number of each term, the counts of the passages, and how many terms each has, (N,) int64."""
     numbers = _TermNumbers()
     chunks: list[_Counts] = []
     lengths = np.zeros(len(corpus), dtype=np.int64)
     terms, passages = array("i"), array("i")
     for row_number, row in enumerate(tqdm(corpus, total=len(corpus), desc="BM25 index", disable=not progress)):
-        found = [numbers[token] for token in lucene.words(row["contents"])]
-        found = [number for number in found if number >= 0]
-        terms.extend(found)
-        passages.extend([row_number] * len(found))
-        lengths[row_number] = len(found)
+        known = [number for token in lucene.words(row["contents"]) if (number := numbers[token]) >= 0]
+        terms.extend(known)
+        passages.extend([row_number] * len(known))
+        lengths[row_number] = len(known)
         if row_number % _CHUNK == _CHUNK - 1:
             chunks.append(_merge(terms, passages))
             terms, passages = array("i"), array("i")
     chunks.append(_merge(terms, passages))
-    return _Postings((chunks, lengths), numbers.vocabulary)
+    return numbers.vocabulary, chunks, lengths
 
 
 class _TermNumbers(dict[str, int]):
@@ -183,7 +157,7 @@ class _TermNumbers(dict[str, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vocabulary: dict[str, int] = {"": 0}  # bm25s wants an entry for the empty term
+        self.vocabulary: dict[str, int] = {"": 0}  # the empty term, which no text has, is part of the format
 
     def __missing__(self, token: str) -> int:
         term = lucene.term(token)
@@ -204,49 +178,40 @@ def _identity(corpus: Corpus) -> dict[str, Any]:
     return {"format": "searchqa-bm25/1", "corpus": corpus.checksum, "analyser": lucene.NAME, "k1": K1, "b": B}
 
 
-def _save(engine: _Engine, corpus: Corpus, folder: Path) -> None:
-    """Writes under another name and renames, so that a reader never sees half an index and builders do not clash."""
+def _save(index: _Index, corpus: Corpus, folder: Path) -> None:
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        with draft_folder(folder) as draft:
+            for name in _ARRAYS:
+                np.save(draft / f"{name}.csc.index.npy", getattr(index, name))
+            (draft / _VOCABULARY).write_text(json.dumps(index.vocabulary), encoding="utf-8")
+            np.save(draft / _OFFSETS, corpus.offsets)
+            (draft / _MANIFEST).write_text(json.dumps({**_identity(corpus), "passages": len(corpus)}), encoding="utf-8")
     except OSError as error:
         raise CorpusError(f"index folder {folder} can't be written ({error}); give another with index=...") from error
-    try:
-        engine.save(draft, show_progress=False)
-        np.save(draft / _OFFSETS, corpus.offsets)
-        (draft / _MANIFEST).write_text(json.dumps({**_identity(corpus), "passages": len(corpus)}), encoding="utf-8")
-        os.chmod(draft, 0o755)
-        os.rename(draft, folder)
-    except OSError:
-        if not (folder / _MANIFEST).is_file():
-            raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
-def _load(corpus: Corpus, folder: Path) -> _Engine:
+def _load(corpus: Corpus, folder: Path) -> _Index:
     try:
-        found = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        stored = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         offsets = np.load(folder / _OFFSETS, mmap_mode="r")
-        engine = _Engine.load(folder, mmap=True, show_progress=False)
+        vocabulary = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
+        index = _Index(vocabulary, *(np.load(folder / f"{name}.csc.index.npy", mmap_mode="r") for name in _ARRAYS))
     except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise CorpusError(f"BM25 index {folder} is broken ({error}); delete the folder to build it again") from error
-    _compare(found, corpus, folder)
-    pointers = engine.scores["indptr"]
-    sizes = {int(pointers[-1]), len(engine.scores["data"]), len(engine.scores["indices"])}
-    if len(sizes) > 1 or len(offsets) != found["passages"] + 1:
+    _compare(stored, corpus, folder)
+    if len({int(index.indptr[-1]), len(index.data), len(index.indices)}) > 1 or len(offsets) != stored["passages"] + 1:
         raise CorpusError(f"BM25 index {folder} is broken (its arrays do not fit); delete the folder to build it again")
     corpus.offsets = offsets
-    return engine
+    return index
 
 
-def _compare(found: Any, corpus: Corpus, folder: Path) -> None:
+def _compare(stored: Any, corpus: Corpus, folder: Path) -> None:
     expected = _identity(corpus)
-    if not isinstance(found, dict) or not {*expected, "passages"} <= set(found):
+    if not isinstance(stored, dict) or not {*expected, "passages"} <= set(stored):
         raise CorpusError(f"BM25 index {folder} is broken (its manifest lacks fields); delete the folder")
     for name, value in expected.items():
-        if found[name] != value:
+        if stored[name] != value:
             raise CorpusError(
-                f"BM25 index {folder} does not belong to corpus {corpus.path}: its {name} is {found[name]!r}, expected "
-                f"{value!r}; delete the folder to build it again, or name another one with index=..."
+                f"BM25 index {folder} does not belong to corpus {corpus.path}: its {name} is {stored[name]!r}, "
+                f"expected {value!r}; delete the folder to build it again, or name another one with index=..."
             )

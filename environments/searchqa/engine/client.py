@@ -130,19 +130,16 @@ class HttpRetriever(Retriever):
         """Makes all attempts of a request with their pauses; never raises."""
         body = json.dumps({**question, "topk": k, "return_scores": True}).encode()
         deadline = time.monotonic() + self.patience
-        with _Request(self._outage) as outage:
-            return self._attempt(body, expected, k, first, deadline, outage)
+        outcomes = self._attempt(body, expected, k, first, deadline)
+        self._outage.leave(answered=not isinstance(outcomes[0], SearchFailure))
+        return outcomes
 
-    def _attempt(
-        self, body: bytes, expected: int, k: int, first: int, deadline: float, outage: _Request
-    ) -> list[Outcome]:
+    def _attempt(self, body: bytes, expected: int, k: int, first: int, deadline: float) -> list[Outcome]:
         for attempt in range(self.attempts):
             url = self.urls[(first + attempt) % len(self.urls)]
             try:
                 reply = self._exchange(url, body, min(time.monotonic() + self.timeout, deadline))
-                found = self._read(reply, expected, k)
-                outage.answered = True
-                return found
+                return self._read(reply, expected, k)
             except _Refused as refusal:
                 return self._fail("refused", str(refusal), expected)
             except _TryAgain as fault:
@@ -151,7 +148,7 @@ class HttpRetriever(Retriever):
             if attempt + 1 == self.attempts or time.monotonic() + wait >= deadline:
                 break
             self._count(retries=1)
-            outage.begins(f"{problem}; trying again for up to {self.patience:g} s")
+            self._outage.enter(f"{problem}; trying again for up to {self.patience:g} s")
             time.sleep(wait)
         return self._fail("failures", f"{problem} ({attempt + 1} attempts)", expected)
 
@@ -218,45 +215,27 @@ class HttpRetriever(Retriever):
 
 
 class _Outage:
-    """Prints one line when requests begin to be retried, and one when none is retried any more."""
+    """Prints one line when requests begin to be retried, and one when none is retried any more. A thread makes one
+    request at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._waiting: set[int] = set()  # threads
         self._since = 0.0
 
     def enter(self, message: str) -> None:
         with self._lock:
-            self._waiting += 1
-            if self._waiting == 1:
+            if not self._waiting:
                 self._since = time.monotonic()
                 log.warning("retrieval: %s", message)
+            self._waiting.add(threading.get_ident())
 
     def leave(self, answered: bool) -> None:
         with self._lock:
-            self._waiting -= 1
-            if self._waiting == 0:
+            if self._waiting == {threading.get_ident()}:
                 verdict = "the service answers again" if answered else "given up"
                 log.warning("retrieval: %s after %.0f s", verdict, time.monotonic() - self._since)
-
-
-class _Request:
-    """The part of one request in an outage."""
-
-    def __init__(self, outage: _Outage):
-        self._outage, self._waits, self.answered = outage, False, False
-
-    def begins(self, message: str) -> None:
-        if not self._waits:
-            self._waits = True
-            self._outage.enter(message)
-
-    def __enter__(self) -> _Request:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._waits:
-            self._outage.leave(self.answered)
+            self._waiting.discard(threading.get_ident())
 
 
 def _parts(queries: Sequence[str]) -> list[list[str]]:

@@ -47,10 +47,7 @@ class Corpus:
     @cached_property
     def checksum(self) -> str:
         """The sha256 of the file's bytes."""
-        digest = hashlib.sha256()
-        for start in range(0, len(self._bytes), 1 << 24):
-            digest.update(self._bytes[start : start + (1 << 24)])
-        return digest.hexdigest()
+        return hashlib.sha256(self._bytes).hexdigest()
 
     @cached_property
     def offsets(self) -> np.ndarray:

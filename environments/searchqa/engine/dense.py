@@ -7,8 +7,6 @@ builds one for a corpus of one's own. Needs the extra ``search``.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +16,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from alignopsd_trl.environments.searchqa.engine.corpus import Corpus, CorpusError
-from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, Retriever
+from alignopsd_trl.environments.searchqa.engine.retrieval import LocalRetriever, Outcome
 
 FILE_NAME = "dense.index"
 LONGEST_TEXT = 256  # tokens
@@ -51,7 +49,7 @@ def load_encoder(name: str, device: str = "cpu") -> Encoder:
     return encode
 
 
-class DenseRetriever(Retriever):
+class DenseRetriever(LocalRetriever):
     """Searches by exact or approximate inner products.
 
     Args:
@@ -76,6 +74,7 @@ class DenseRetriever(Retriever):
         prefixes: tuple[str, str] = ("query: ", "passage: "),
         progress: bool = False,
     ):
+        super().__init__()
         self.corpus, self.prefixes = corpus, prefixes
         faiss = _faiss()
         self._encode = encoder if callable(encoder) else load_encoder(encoder, device)
@@ -86,28 +85,17 @@ class DenseRetriever(Retriever):
         self._compare(Path(index))
         if device.startswith("cuda"):
             self._index = _to_gpu(faiss, self._index)
-        self._lock = threading.Lock()
-        self._counters = {"queries": 0.0, "seconds": 0.0}
         self.description = {"backend": "dense", "corpus": corpus.checksum[:16], "passages": len(corpus),
                             "encoder": encoder if isinstance(encoder, str) else repr(encoder),
                             "prefixes": list(prefixes)}  # fmt: skip
 
-    def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
+    def _searched(self, queries: Sequence[str], k: int) -> list[Outcome]:
         """Returns ``k`` passages per query, or all of a smaller corpus."""
-        if not queries:
-            return []
-        started = time.perf_counter()
-        with self._lock:
-            scores, rows = self._index.search(self._vectors(self.prefixes[0], queries), min(k, len(self.corpus)))
-            self._counters["queries"] += len(queries)
-            self._counters["seconds"] += time.perf_counter() - started
+        scores, rows = self._index.search(self._vectors(self.prefixes[0], queries), min(k, len(self.corpus)))
         return [
             [self.corpus.passage(int(row), float(score)) for row, score in zip(*pair, strict=True) if row >= 0]
             for pair in zip(rows, scores, strict=True)
         ]
-
-    def metrics(self) -> dict[str, float]:
-        return dict(self._counters)
 
     def _vectors(self, prefix: str, texts: Sequence[str]) -> np.ndarray:
         return np.ascontiguousarray(self._encode([prefix + text for text in texts]), dtype=np.float32)

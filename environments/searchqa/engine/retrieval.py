@@ -74,6 +74,29 @@ class Retriever(ABC):
         """Frees connections and files."""
 
 
+class LocalRetriever(Retriever):
+    """Searches a corpus of this machine, in one thread at a time, and counts queries and seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters = {"queries": 0.0, "seconds": 0.0}
+
+    def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
+        started = time.perf_counter()
+        with self._lock:
+            found = self._searched(queries, k) if queries else []
+            self._counters["queries"] += len(queries)
+            self._counters["seconds"] += time.perf_counter() - started
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        return dict(self._counters)
+
+    @abstractmethod
+    def _searched(self, queries: Sequence[str], k: int) -> list[Outcome]:
+        """As `search`, of at least one query."""
+
+
 class CachedRetriever(Retriever):
     """Sends each distinct query once and caches the results of the last ``size`` queries, but no failures.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from alignopsd_trl.environments.webshop.engine import pages
 from alignopsd_trl.environments.webshop.engine.goals import session_name
-from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.engine.session import ShopSession
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 
 MODES = ("text", "text_rich")
@@ -43,7 +43,7 @@ class ClassicWebShop:
         self._reset_after_purchase = reset_after_purchase
         self._generator = Random()
         self._generator.setstate(shop.goals.generator.getstate())
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ShopSession] = {}
         self.breakdown: dict[str, Any] | None = None
         self.reset()
 
@@ -56,7 +56,7 @@ class ClassicWebShop:
         name = session_name(self._generator) if session is None else str(session)
         if name not in self._sessions:
             index = session if type(session) is int else self.shop.goals.draw(self._generator)
-            self._sessions[name] = Session(self.shop, self.shop.goals[index], self._generator, name)
+            self._sessions[name] = ShopSession(self.shop, self.shop.goals[index], self._generator, name)
         self.session = self._sessions[name]
         self.session.enter()
         self.observations, self.actions = [self.observation], []

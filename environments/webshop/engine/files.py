@@ -16,15 +16,12 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.environments.base import DataError
 from alignopsd_trl.environments.webshop.engine.json_stream import JsonError, stream_list
 
 DEFAULT_PRICE = 100.0
 MAX_ASIN = 10
 EMBEDDED = Path(__file__).parents[1] / "catalogue"
-
-
-class DataError(ValueError):
-    """Raised for a data file that can't be used. The message names file, record, field and remedy."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +202,8 @@ class Cleaner:
         try:
             for name, contents in value.items():
                 if contents is not None:
-                    options[name.lower()] = [_option(content["value"]) for content in contents]
+                    values = (content["value"].strip() for content in contents)
+                    options[name.lower()] = [value.replace("/", " | ").lower() for value in values]
         except (AttributeError, KeyError, TypeError) as error:
             problem = f"is not an object of lists of {{'value': text}} ({type(error).__name__}: {error})"
             remedy = "write {name: [{'value': text}, ...]}"
@@ -251,10 +249,6 @@ def _price(part: str) -> float:
         return float(Decimal(digits))
     except InvalidOperation as error:
         raise ValueError(f"the part {part!r} is no decimal number") from error
-
-
-def _option(value: str) -> str:
-    return value.strip().replace("/", " | ").lower()
 
 
 def load_object(path: Path) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from alignopsd_trl.environments.base import DataError
 from alignopsd_trl.environments.webshop.engine import store
-from alignopsd_trl.environments.webshop.engine.files import DataError
 from alignopsd_trl.environments.webshop.engine.index import Catalogue
 
 CONSTRUCT_SEED = 42

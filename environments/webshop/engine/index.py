@@ -14,13 +14,12 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import regex
 
-from alignopsd_trl.environments.cache import cache_folder
+from alignopsd_trl.environments.cache import cache_folder, write_atomically
 from alignopsd_trl.environments.webshop.engine import store
 from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataFiles
 from alignopsd_trl.environments.webshop.engine.search import PostingsBuilder, Searcher, document_text
@@ -164,10 +163,7 @@ def _file_digest(path: Path, cache: Path) -> str:
     if memo.is_file() and len(known := memo.read_text()) == 64:
         return known
     found = store.digest(path)
-    memo.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{memo.name}.", dir=memo.parent) as folder:
-        (partial := Path(folder) / memo.name).write_text(found)
-        partial.replace(memo)
+    write_atomically(memo, found.encode())
     return found
 
 

@@ -7,8 +7,8 @@ evaluated as written, so that scores equal those of the reference bit for bit. P
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -93,27 +93,12 @@ def score(
     n_options = option_matches(options.values(), wanted)
     affordable = bool(price <= goal["price_upper"])
     parts = len(attributes) + len(wanted) + 1
-    total = kind.r_type * ((n_attributes + n_options + affordable) / parts)
-    return total, _breakdown(kind, attributes, wanted, n_attributes, n_options, affordable)
-
-
-def _breakdown(
-    kind: TypeMatch,
-    attributes: Sequence[str],
-    wanted: Sequence[Any],
-    n_attributes: int,
-    n_options: int,
-    affordable: bool,
-) -> dict[str, Any]:
-    parts = len(attributes) + len(wanted) + 1
-    found: dict[str, Any] = {
-        "r_type": kind.r_type,
+    breakdown = {
+        **asdict(kind),
         "r_att": n_attributes / len(attributes) if attributes else None,
         "w_att": len(attributes) / parts,
-        "query_match": kind.query_match,
-        "category_match": kind.category_match,
-        "title_score": kind.title_score,
+        **({"r_option": n_options / len(wanted), "w_option": len(wanted) / parts} if wanted else {}),
+        "r_price": affordable,
+        "w_price": 1 / parts,
     }
-    if wanted:
-        found.update(r_option=n_options / len(wanted), w_option=len(wanted) / parts)
-    return {**found, "r_price": affordable, "w_price": 1 / parts}
+    return kind.r_type * ((n_attributes + n_options + affordable) / parts), breakdown

@@ -25,7 +25,7 @@ class Kind(Enum):
     DONE = "done"
 
 
-class Answer(NamedTuple):
+class Effect(NamedTuple):
     """The result of an action. ``reward`` is the int 0 if nothing was executed; ``breakdown`` is set by a purchase."""
 
     reward: float
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     breakdown: dict[str, Any] | None
 
 
-NOTHING, MOVED = Answer(0, False, None), Answer(0.0, False, None)
+NOTHING, MOVED = Effect(0, False, None), Effect(0.0, False, None)
 
 
 def parse(action: str) -> tuple[str, str] | None:
@@ -46,7 +46,7 @@ def parse(action: str) -> tuple[str, str] | None:
     return (line[:start], line[start + 1 : end].lower()) if start > 0 else None
 
 
-class Session:
+class ShopSession:
     """The state of one episode.
 
     Args:
@@ -111,7 +111,7 @@ class Session:
         name, argument = parsed
         return name == "search" and self.has_search_bar or name == "click" and argument in self._sheet.targets
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> Effect:
         """Executes any string; an impossible action changes nothing."""
         parsed = parse(action)
         if parsed is None:
@@ -128,18 +128,18 @@ class Session:
     def _stands_alone(self) -> bool:
         return self.kind is Kind.SEARCH or self.kind is Kind.DONE
 
-    def _search(self, argument: str) -> Answer:
+    def _search(self, argument: str) -> Effect:
         self.keywords = argument.split(" ")
         return self._results(1)
 
-    def _results(self, page: int) -> Answer:
+    def _results(self, page: int) -> Effect:
         self.kind, self.page, self.row, self.options = Kind.RESULTS, page, None, {}
         rows = self.shop.search(self.keywords or [], self.generator)
         size = self.shop.results_per_page
         self._sheet = self.shop.results_sheet(rows[(page - 1) * size : page * size], page, len(rows))
         return MOVED
 
-    def _click(self, name: str, target: Piece) -> Answer:
+    def _click(self, name: str, target: Piece) -> Effect:
         if name == "buy now":
             return self._buy()
         if name == "back to search":
@@ -154,7 +154,7 @@ class Session:
             return MOVED
         return self._choose(name, target)
 
-    def _choose(self, name: str, target: Piece) -> Answer:
+    def _choose(self, name: str, target: Piece) -> Effect:
         if target.role is Role.PRODUCT:
             self.row = self.shop.catalogue.row(name.upper())
             self.visited.add(name.upper())
@@ -170,16 +170,16 @@ class Session:
     def _asin(self, row: int) -> str:
         return self.shop.catalogue.product(row)["asin"]
 
-    def _item(self) -> Answer:
+    def _item(self) -> Effect:
         self.kind, self._sheet = Kind.ITEM, self.shop.item_sheet(self._opened())
         return MOVED
 
-    def _buy(self) -> Answer:
+    def _buy(self) -> Effect:
         row = self._opened()
         total, breakdown = self.shop.buy(row, self.goal, self.options)
         self.kind = Kind.DONE
         self._sheet = Sheet.of(pages.done_page(self._asin(row), self.options, total))
-        return Answer(total, True, breakdown)
+        return Effect(total, True, breakdown)
 
     def _address(self) -> str:
         parts = (self.name, self.asin, "+".join(self.keywords or ()), self.page, json.dumps(self.options))

@@ -1,7 +1,7 @@
 """Named arrays in a folder: written once, checksummed, memory-mapped by every process that reads them.
 
-A folder is built under another name and renamed, so that no process sees half of one. Of two processes that build the
-same folder, the first to finish wins. A folder whose checksums, sizes or key do not fit is moved away and built anew.
+A folder is built under another name and renamed (`draft_folder`). One whose checksums, sizes or key do not fit is moved
+away and built anew.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,6 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from alignopsd_trl.environments.cache import draft_folder
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -74,7 +75,10 @@ def open_or_build(cache: Path, key: str, build: Callable[[Writer], None]) -> Sto
             except (StoreError, OSError) as error:
                 _log.warning("%s is rebuilt: %s", folder, error)
                 _discard(folder)
-        _build(cache, folder, key, build)
+        with draft_folder(folder) as draft:
+            writer = Writer(draft)
+            build(writer)
+            writer.finish(key)
     raise StoreError(f"{folder} is damaged again each time it is built; check the disk or set cache_dir to another one")
 
 
@@ -107,27 +111,8 @@ def _map(path: Path, entry: Mapping[str, Any]) -> np.ndarray:
 
 def digest(path: Path) -> str:
     """Returns the sha256 of a file, in hex."""
-    checksum = hashlib.sha256()
     with open(path, "rb") as file:
-        while piece := file.read(1 << 22):
-            checksum.update(piece)
-    return checksum.hexdigest()
-
-
-def _build(cache: Path, folder: Path, key: str, build: Callable[[Writer], None]) -> None:
-    partial = cache / f".{key}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
-    partial.mkdir(parents=True)
-    try:
-        writer = Writer(partial)
-        build(writer)
-        writer.finish(key)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not folder.exists():
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _discard(folder: Path) -> None:

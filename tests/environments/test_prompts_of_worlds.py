@@ -1,0 +1,34 @@
+"""What the prompts of all worlds have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from alignopsd_trl.environments.alfworld import AlfWorldPrompt
+from alignopsd_trl.environments.base import Record, View
+from alignopsd_trl.environments.searchqa import SearchQAPrompt
+from alignopsd_trl.environments.webshop import WebShopPrompt
+
+TEMPLATES = {AlfWorldPrompt: "pairs, paper, tiny", SearchQAPrompt: "paper, tiny", WebShopPrompt: "compact, paper, tiny"}
+SKILL = "Look {{ twice }} at {colour} words.\nThen act."
+
+
+@pytest.mark.parametrize("records", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "template"), [(kind, name) for kind, names in TEMPLATES.items() for name in names.split(", ")]
+)
+def test_a_skill_stands_after_the_task_and_an_empty_one_leaves_no_trace(kind: Any, template: str, records: int) -> None:
+    history = tuple(Record(n, f"'seen {n}'", "look", "'after'") for n in range(1, records + 1))
+    seen, prompt = View("put {a} pen in desk.", "'Search'", ("go to bed 1", "look"), history, records), kind(template)
+    plain, skilled = prompt.render(seen), prompt.render(seen, SKILL)
+    assert skilled.replace(f"{SKILL}\n", "") == plain
+    assert "\n\n\n" not in plain or (kind is SearchQAPrompt and records), "an empty line ends its memory"
+    assert skilled.splitlines()[template != "compact" :][:2] == SKILL.splitlines()
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_an_unknown_template_is_refused(kind: Any) -> None:
+    with pytest.raises(ValueError, match=f"template 'huge' is unknown; use one of {TEMPLATES[kind]} or a file"):
+        kind("huge")
