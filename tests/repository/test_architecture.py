@@ -100,12 +100,6 @@ COMPATIBILITY = "trl_"
 """Begin of the names of the files that may touch private names of TRL, transformers and Accelerate. What `trainer.py`
 overrides, it may also call."""
 
-STILL_DOUBLE = {
-    *("Answer", "Call", "DataError", "Factory", "Goal", "Known", "Layout", "Reader", "Refused", "Request", "Server"),
-    *("Shopper", "ShortPrompt", "Situation"),
-}
-"""Public class names that stand in several modules as yet; a name that is single now leaves this set."""
-
 MOST_MODULES = 6
 MOST_PACKAGES = 12
 
@@ -259,7 +253,7 @@ def test_a_public_class_name_stands_in_one_module() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 modules.setdefault(node.name, []).append(_module(file))
     for name, places in modules.items():
-        assert len(places) == 1 or name in STILL_DOUBLE, f"{name} is a class of {', '.join(places)}; rename all but one"
+        assert len(places) == 1, f"{name} is a class of {', '.join(places)}; rename all but one"
 
 
 @cache
