@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
+from fakes.episodes import walk
 
 from alignopsd_trl.environments.alfworld.house import NOTHING, House
 from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, Goal
 from alignopsd_trl.environments.base import Opening, Suite, TextEnvironment
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import SPLITS
-from alignopsd_trl.skills import SkillBank
-from assets.tiny_policies.curricula import CURRICULA
-from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.housekeepers import Housekeeper, Situation
 
-SETTING = CURRICULA["alfworld_pairs"].setting
 ROOM = ["desk 1: mug 1, cup 2", "drawer 1 (closed): cup 1", "shelf 1:", "shelf 2:", "sinkbasin 1:"]
 
 
@@ -139,48 +133,34 @@ def test_rows_of_another_form_are_refused(pairs: Suite, row: dict, said: str):
         pairs.factory().reset(**{"task": "put two cup in shelf.", "places": ROOM} | row)
 
 
-def test_a_careful_housekeeper_wins_every_game(pairs: Suite):
-    environment, keeper = pairs.factory(), Housekeeper(KINDS, random.Random(0))
-    keeper._gives_in = lambda kind, habit: False
+def solution(task: str, places: list[str]) -> list[str]:
+    """Commands that win a game: each thing of the kind is fetched, treated and brought to the same place."""
+    goal, house = Goal.read(task), House.read(places)
+    end = next(name for name in house.places if name.startswith(f"{goal.place} "))
+    tool, verb = f"{goal.tool} 1", {"clean": "clean", "hot": "heat", "cool": "cool"}.get(goal.state)
+    commands = []
+    for name, place in house.places.items():
+        for thing in [one for one in place.things if one.startswith(f"{goal.thing} ")]:
+            opening = [f"open {name}"] if place.closed and f"open {name}" not in commands else []
+            treated = [f"go to {tool}", f"{verb} {thing} with {tool}"] if verb else []
+            taken = [f"go to {name}", *opening, f"take {thing} from {name}"]
+            commands += [*taken, *treated, f"go to {end}", f"move {thing} to {end}"]
+    return commands
+
+
+def test_every_game_can_be_won(pairs: Suite):
+    environment = pairs.factory()
     for row in pairs.panel("test").rows:
-        views, _, won = episode(environment, row, keeper.answer)
-        assert won and 8 <= len(views) <= 13
-
-
-def test_a_thought_states_the_situation(pairs: Suite):
-    environment, draw = pairs.factory(), random.Random(4)
-    for row in pairs.panel("test").rows[:20]:
-        views, responses, _ = episode(environment, row, Housekeeper([], draw).answer)
-        for view, response in zip(views, responses, strict=True):
-            now, thought = Situation.read(view), response.partition("</think>")[0]
-            assert now.carried in thought
-            assert now.carried or all(place in thought for place in now.unseen)
-            assert (f"one on {now.delivered[0][1]}" if now.delivered else " none") in thought
+        environment.reset(**row)
+        commands = solution(row["task"], row["places"])
+        assert play(environment, *commands)[-1].won and 8 <= len(commands) <= 13
 
 
 def test_what_a_prompt_shows(pairs: Suite):
     environment, row = pairs.factory(), pairs.panel("test").rows[0]
-    views, _, _ = episode(environment, row, Housekeeper(KINDS, random.Random(0)).answer)
+    commands = iter(solution(row["task"], row["places"]))
+    views, _, _ = walk(environment, row, lambda view: f"<think>so</think><action>{next(commands)}</action>")
     shown = environment.prompt.render(views[-1], "Guidance.")
     assert shown.startswith(f"Task: {row['task']}\nGuidance.\n> go to ")
     assert all(f"> {record.action}\n" in shown for record in views[-1].history) and len(views[-1].history) > 9
     assert shown.count("You pick up") <= 1 and "Now: " in shown and "\nPlaces: " in shown
-
-
-def test_demonstrations_come_from_other_games(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("alignopsd_trl.environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
-    shown = list(CURRICULA["alfworld_pairs"].demonstrations(pairs, SkillBank.load(SETTING.skill_bank), 1, 999))
-    under = [one for one in shown if "Guidance" in one.prompt]
-    assert 0.3 < len(under) / len(shown) < 0.8
-    assert len({one.response for one in shown}) > 0.7 * len(shown)
-
-
-def test_contrasts_show_a_trap_with_and_without_the_fitting_skill(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("alignopsd_trl.environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
-    bank = SkillBank.load(SETTING.skill_bank)
-    shown = list(CURRICULA["alfworld_pairs, round 2"].demonstrations(pairs, bank, 1, 998))
-    at_doors = [one for one in shown if one.prompt.split("Now: ")[1].split(".")[0].endswith("is closed")]
-    bare = [one.response for one in at_doors if "Guidance" not in one.prompt]
-    warned = [one.response for one in at_doors if any(word in one.prompt for word in ("Open it: ", "no door shut"))]
-    assert sum("so open" in one for one in bare) < 0.6 * len(bare)
-    assert len(warned) > 10 and sum("so open" in one for one in warned) > 0.9 * len(warned)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from fakes.episodes import walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
-from assets.tiny_policies.curricula import CURRICULA
-from assets.tiny_policies.tokenizer import CLOSE, OPEN, build_tokenizer
+from alignopsd_trl.commands.own_task.warm_start.tiny import CLOSE, OPEN
+from alignopsd_trl.common.models import SHIPPED_MODELS
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.webshop.player import Shopper
 
-PHRASES = CURRICULA["webshop_tiny"].phrases
 TEXTS = (
     "user\n",
     "assistant\n",
@@ -21,7 +26,7 @@ TEXTS = (
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build_tokenizer(TEXTS, 512, PHRASES)
+    return AutoTokenizer.from_pretrained(SHIPPED_MODELS["tiny"], local_files_only=True)
 
 
 def decoded(tokenizer, text: str) -> str:
@@ -43,13 +48,20 @@ def test_round_trip(tokenizer, text: str):
     assert decoded(tokenizer, text) == text
 
 
-FIXED = build_tokenizer(TEXTS, 512, PHRASES)
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters=[OPEN, CLOSE]), max_size=60))
-def test_round_trip_of_any_text(text: str):
-    assert decoded(FIXED, text) == text
+def test_round_trip_of_any_text(tokenizer, text: str):
+    assert decoded(tokenizer, text) == text
+
+
+def test_the_words_of_a_shop_are_known(suite: Suite, tokenizer):
+    shopper, environment = Shopper(0.5, random.Random(3)), suite.factory()
+    for row in suite.panel("test").rows[:40]:
+        views, responses, _ = walk(environment, row, lambda view: shopper.answer(view).text)
+        for text in (*map(environment.prompt.render, views), *responses):
+            ids = tokenizer(text)["input_ids"]
+            assert tokenizer.decode(ids) == text
+            assert not any(token.startswith("<0x") for token in tokenizer.convert_ids_to_tokens(ids)), text
 
 
 def test_a_word_is_one_token_wherever_it_stands(tokenizer):

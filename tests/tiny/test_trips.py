@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import random
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from fakes.episodes import walk
 
-from alignopsd_trl.environments.base import Suite, TextEnvironment
+from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.webshop.trips import KINDS
-from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.situated import SituatedShopper, Situation
+
+WON = """search[compact plug play cable], click[3940615347], click[blue], click[short], click[buy now],
+search[slim fit wool coat], click[7836846730], click[green], click[buy now],
+search[kosher low carb cheese], click[1085116215], click[vanilla], click[dozen], click[buy now]"""
+"""The right purchases of the first trip of the test split."""
+
+
+def right(environment: TextEnvironment, row: Mapping[str, Any]) -> tuple[list[View], list[str], bool]:
+    actions = iter(re.split(r",\s", WON))
+    return walk(environment, row, lambda view: f"<think>so</think><action>{next(actions)}</action>")
 
 
 def milestones(environment: TextEnvironment, row: Mapping[str, Any], responses: list[str]) -> list[str | None]:
@@ -27,7 +36,7 @@ def trips() -> Suite:
 
 def test_a_trip_is_won_when_every_purchase_is_right(trips: Suite):
     environment, row = trips.factory(), trips.tasks("test")[0]
-    views, responses, won = episode(environment, row, SituatedShopper(KINDS, random.Random(0)).answer)
+    views, responses, won = right(environment, row)
     assert won and 12 <= len(views) <= environment.max_turns
     assert sum("buy now" in one for one in responses) == len(row["goal_indices"]) == 3
     for number, text in enumerate(row["instruction"].split("; ")):
@@ -51,7 +60,7 @@ def test_a_wrong_purchase_loses_the_trip_and_keeps_its_share_of_the_score(trips:
 
 def test_right_purchases_are_milestones(trips: Suite):
     environment, row = trips.factory(), trips.tasks("test")[0]
-    _, responses, won = episode(environment, row, SituatedShopper(KINDS, random.Random(0)).answer)
+    _, responses, won = right(environment, row)
     found = milestones(environment, row, responses)
     assert won and [one for one in found if one] == [f"request {number} served" for number in (1, 2, 3)]
     assert all(("buy now" in text) == bool(one) for text, one in zip(responses, found, strict=True))
@@ -74,16 +83,3 @@ def test_training_and_test_share_no_request_and_kinds_are_spread_evenly(trips: S
 
 
 SPLITS = ("train", "test")
-
-
-def test_a_thought_states_the_situation(trips: Suite):
-    environment, draw = trips.factory(), random.Random(4)
-    for row in trips.panel("test").rows[:20]:
-        views, responses, _ = episode(environment, row, SituatedShopper([], draw).answer)
-        for view, response in zip(views, responses, strict=True):
-            now, thought = Situation.read(view), response.partition("</think>")[0]
-            if now.page.kind == "item":
-                assert str(now.page.product.price) in thought
-                assert all(value in thought for value in now.request.options.values())
-            if now.page.kind == "results":
-                assert all(str(one.price) in thought for one in now.fitting)
