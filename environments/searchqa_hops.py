@@ -24,8 +24,7 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
     """Makes Search-QA with the questions of several hops.
 
     Args:
-        data: folder with ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl`` as `assets.worlds.hops` writes them; None
-            for the embedded one.
+        data: folder with ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl`` as the embedded ones are; None for those.
         options: of an episode of `alignopsd_trl.environments.searchqa`, with `OPTIONS` as defaults.
 
     Raises:

@@ -1,6 +1,6 @@
 """Hops: questions over several passages, each with one trap.
 
-The world (made by `assets.worlds.hops`) has short passages, and entities of different kinds may share a name. A
+The world has short passages, and entities of different kinds may share a name. A
 question follows facts from entity to entity. Its kind is the mistake that it invites:
 
 * ``early``: answering with a name on the way;

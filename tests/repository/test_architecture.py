@@ -360,17 +360,17 @@ def test_the_method_is_seen_at_first_sight() -> None:
     assert len(packages) <= MOST_PACKAGES, f"{len(packages)} packages, at most {MOST_PACKAGES} are meant to be there"
 
 
-def test_makers_and_experiments_stay_out_of_the_wheel() -> None:
+def test_experiments_stay_out_of_the_wheel() -> None:
     source = (ROOT / "setup.py").read_text(encoding="utf-8")
     include = re.search(r"find_packages\(include=(\[.*?\])\)", source)
     assert include, "setup.py: name the packages with find_packages(include=[...])"
     packages = find_packages(str(ROOT), include=ast.literal_eval(include[1]))
     assert {name.partition(".")[0] for name in packages} == {PACKAGE}, (
-        "setup.py installs more than the package; assets, research, tests and benchmarks stay in the repository"
+        "setup.py installs more than the package; research, tests and benchmarks stay in the repository"
     )
     for package in (PACKAGE, ENVIRONMENTS):
         for file in _files(package):
-            outside = {"assets", "research"} & {name.partition(".")[0] for name in _all_imports(file)}
+            outside = {"benchmarks", "research"} & {name.partition(".")[0] for name in _all_imports(file)}
             assert not outside, f"{_module(file)} imports {outside}, which is not installed"
 
 

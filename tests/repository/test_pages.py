@@ -129,6 +129,20 @@ def test_the_study_of_ones_own_is_planned(own_folder: Path) -> None:
     assert {cell.benchmark.label for cell in cells} == {"Maze"}
 
 
+def test_targets_and_hooks_name_what_is_there() -> None:
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = dict(re.findall(r"^([a-z]+):  ## .*\n\t(.+)$", make, re.MULTILINE))
+    assert set(targets) == set(re.findall(r"^\.PHONY: (.+)$", make, re.MULTILINE)[0].split())
+    for name in re.findall(
+        r"(?<= )(?:\.ci/\w+|\w+\.txt|Makefile)|^\.ci/\w+", "\n".join(targets.values()), re.MULTILINE
+    ):
+        assert (ROOT / name).exists(), f"the Makefile names {name}, which is not there"
+    named = set(re.findall(r"`make ([a-z]+)", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    assert named == set(targets) - {"help"}
+    hooks = re.findall(r"entry: (\.venv/bin/\w+ \w+)", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert len(hooks) == 3 and all(one in targets["lint"] for one in hooks)
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "research").glob("*.md")]
     for page in pages:

@@ -72,7 +72,7 @@ def test_it_holds_all_that_a_run_reads(names: set[str]) -> None:
     wanted |= {f"alignopsd_trl/{one}" for one in inside} | _kept("alignopsd_trl/commands/own_task/templates", "*.*")
     assert wanted <= names, sorted(wanted - names)
     assert {"alignopsd_trl/py.typed", "alignopsd_trl/recipes/accelerate/fsdp2.yaml"} <= wanted
-    outside = ("tests", "assets", "benchmarks", "docs", "research", "environments", "recipes")
+    outside = ("tests", "benchmarks", "docs", "research", "environments", "recipes")
     assert not [one for one in names if one.startswith(outside)]
 
 
@@ -87,7 +87,7 @@ def test_shipped_weights_are_small_and_load_as_float32(wheel: Path) -> None:
         folder, content = Path(one.filename).parent, archive.read(one)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         kinds = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
-        assert "F32" not in kinds, f"{one.filename}: run python -m assets.tiny_policies.storage {folder}"
+        assert "F32" not in kinds, f"{one.filename}: store its weights as float16"
         if folder.parent.name != "encoders":  # a policy
             assert json.loads(archive.read(f"{folder}/config.json"))["dtype"] == "float32"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,9 +19,15 @@ import pytest
 from searchqa_helpers import ScriptedServer
 
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.environments.searchqa import HttpRetriever, Passage, RetrieverDown, SearchFailure, SearchQAFactory
+from alignopsd_trl.environments.searchqa import (
+    CLOSED_WORLD,
+    HttpRetriever,
+    Passage,
+    RetrieverDown,
+    SearchFailure,
+    SearchQAFactory,
+)
 from alignopsd_trl.environments.searchqa.engine.observations import FAILED_SEARCH
-from assets.worlds.closed_world import generate
 
 SERVE = (sys.executable, "-m", "alignopsd_trl.environments.searchqa.serve")
 
@@ -247,7 +254,7 @@ def start_process(corpus: Any, port: int = 0) -> tuple[subprocess.Popen[str], st
 
 
 def test_a_server_process_that_dies_in_a_batch_and_comes_back(tmp_path: Any) -> None:
-    generate(tmp_path)
+    shutil.copy(CLOSED_WORLD / "corpus.jsonl", tmp_path)  # an index is written beside it
     process, url = start_process(tmp_path)
     port = int(url.split(":")[2].split("/")[0])
     try:

@@ -6,9 +6,9 @@ import pytest
 
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
-from assets.tiny_policies.curricula import CURRICULA
+from alignopsd_trl.environments.webshop_tiny import OPTIONS
 
 
 @pytest.fixture(scope="session")
 def suite() -> Suite:
-    return load("webshop_tiny", **CURRICULA["webshop_tiny"].setting.environment_options)
+    return load("webshop_tiny", **OPTIONS, reward="won", validity="format")

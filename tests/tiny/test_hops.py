@@ -5,19 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
+from fakes.episodes import walk
 
-from alignopsd_trl.environments.base import Suite, View
+from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import SPLITS
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
 from alignopsd_trl.environments.searchqa.hop_reader import play
-from alignopsd_trl.skills import SkillBank
-from assets.tiny_policies.curricula import CURRICULA
-from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.hoppers import HopState
-from assets.worlds import hops
-
-SETTING = CURRICULA["searchqa_hops"].setting
+from alignopsd_trl.environments.searchqa.hops import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +20,17 @@ def world() -> Suite:
     return load("searchqa_hops")
 
 
-def test_the_shipped_files_are_what_their_seed_gives(world: Suite):
-    hops.main(["--check"])
+def test_the_shipped_questions_are_these(world: Suite):
     assert world.panel("test").checksum == "c372bbb2b9c0c9e6"
     assert world.panel("train").checksum == "cc12b156aa2d7348"
+
+
+def test_splits_share_no_question_and_kinds_are_spread_evenly(world: Suite):
+    asked = {split: {row["question"].split("the ", 1)[1].strip("?.") for row in world.tasks(split)} for split in SPLITS}
+    assert not asked["train"] & asked["test"]
+    for split in SPLITS:
+        kinds = world.tasks(split)["category"]
+        assert [kinds.count(kind) for kind in KINDS] == [{"train": 90, "test": 40}[split]] * len(KINDS)
 
 
 def test_a_golden_transcript(world: Suite):
@@ -80,14 +82,14 @@ def test_a_wrong_answer_ends_the_question_and_the_limit_is_eight_turns(world: Su
 def test_the_player_of_the_package_is_careful_under_a_skill_alone(world: Suite, skill: str, least: float, most: float):
     environment, draw = world.factory(), random.Random(0)
     rows = world.panel("test").rows
-    won = [episode(environment, row, lambda view: play(view, environment, skill, draw))[2] for row in rows]
+    won = [walk(environment, row, lambda view: play(view, environment, skill, draw))[2] for row in rows]
     assert least < sum(won) / len(rows) < most
 
 
 def test_its_thoughts_copy_what_decides_from_a_short_prompt():
     short = load("searchqa_hops", template="short")
     environment, draw = short.factory(), random.Random(0)
-    views, responses, won = episode(
+    views, responses, won = walk(
         environment, short.panel("test").rows[2], lambda view: play(view, environment, "a skill", draw)
     )
     assert won and responses[0].startswith("<think>country Gardale; left capital, country, currency</think>")
@@ -102,31 +104,3 @@ def test_its_thoughts_copy_what_decides_from_a_short_prompt():
         {"role": "user", "content": f"{question}\nGardale\n{passage}"},
     ]
     assert environment.prompt.reply(views[1]) == passage  # ty: ignore[missing-attribute]
-
-
-@pytest.mark.full
-def test_demonstrations_come_from_other_worlds(world: Suite, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("assets.tiny_policies.hoppers.WORLDS", 1)
-    bank = SkillBank.load(SETTING.skill_bank)
-    shown = list(CURRICULA["searchqa_hops"].demonstrations(world, bank, 1, 0))
-    own = {row["question"] for split in SPLITS for row in world.panel(split).rows}
-    asked = {one.prompt.partition("\n")[0].removeprefix("Question: ") for one in shown}
-    assert len(asked & own) < 0.05 * len(asked)  # by chance
-    under = [one for one in shown if "Guidance" in one.prompt]
-    assert 0.3 < len(under) / len(shown) < 0.8
-    assert len({one.response for one in shown}) > 0.8 * len(shown)
-
-
-def test_the_situation_of_a_reader_who_went_wrong(world: Suite):
-    """A name that was taken from a namesake counts as the next one on the way."""
-    environment, row = world.factory(), world.panel("test").rows[2]
-    views, _, _ = episode(environment, row, lambda view: _scripted(view, ["Gardale", "Stosk"]))
-    now = HopState.read(views[2])
-    assert now.names == ("Gardale", "Stosk") and now.kinds == ("country", "town")
-    assert now.right and now.wanted == "country"
-
-
-def _scripted(view: View, queries: list[str]) -> str:
-    if view.step_count < len(queries):
-        return f"<think>so</think>\n<search>{queries[view.step_count]}</search>"
-    return "<think>so</think>\n<answer>none</answer>"

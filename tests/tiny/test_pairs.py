@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
+from fakes.episodes import walk
 
 from alignopsd_trl.environments.alfworld.house import NOTHING, House
-from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, PairGoal
+from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, PairGoal
 from alignopsd_trl.environments.base import Opening, Suite, TextEnvironment
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.skills import SkillBank
-from assets.tiny_policies.curricula import CURRICULA
-from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.housekeepers import Housekeeper
+from alignopsd_trl.environments.panel import SPLITS
 
-SETTING = CURRICULA["alfworld_pairs"].setting
 ROOM = ["desk 1: mug 1, cup 2", "drawer 1 (closed): cup 1", "shelf 1:", "shelf 2:", "sinkbasin 1:"]
 
 
@@ -56,6 +51,15 @@ def test_games_are_the_same_everywhere(pairs: Suite):
     assert pairs.panel("test").checksum == "8c08f6381145e5e9"
     assert pairs.panel("train").checksum == "1b373323024b8314"
     assert load("alfworld_pairs", seed=1).panel("test").checksum != pairs.panel("test").checksum
+
+
+def test_splits_share_no_game_and_kinds_are_spread_evenly(pairs: Suite):
+    games = {split: {(row["task"], *sorted(row["places"])) for row in pairs.tasks(split)} for split in SPLITS}
+    assert not games["train"] & games["test"]
+    for split in SPLITS:
+        kinds = pairs.tasks(split)["category"]
+        assert len(games[split]) == SIZES[split]
+        assert [kinds.count(kind) for kind in KINDS] == [SIZES[split] / len(KINDS)] * len(KINDS)
 
 
 def test_every_game_holds_its_trap_and_no_other(pairs: Suite):
@@ -129,29 +133,34 @@ def test_rows_of_another_form_are_refused(pairs: Suite, row: dict, said: str):
         pairs.factory().reset(**{"task": "put two cup in shelf.", "places": ROOM} | row)
 
 
+def solution(task: str, places: list[str]) -> list[str]:
+    """Commands that win a game: each thing of the kind is fetched, treated and brought to the same place."""
+    goal, house = PairGoal.read(task), House.read(places)
+    end = next(name for name in house.places if name.startswith(f"{goal.place} "))
+    tool, verb = f"{goal.tool} 1", {"clean": "clean", "hot": "heat", "cool": "cool"}.get(goal.state)
+    commands = []
+    for name, place in house.places.items():
+        for thing in [one for one in place.things if one.startswith(f"{goal.thing} ")]:
+            opening = [f"open {name}"] if place.closed and f"open {name}" not in commands else []
+            treated = [f"go to {tool}", f"{verb} {thing} with {tool}"] if verb else []
+            taken = [f"go to {name}", *opening, f"take {thing} from {name}"]
+            commands += [*taken, *treated, f"go to {end}", f"move {thing} to {end}"]
+    return commands
+
+
+def test_every_game_can_be_won(pairs: Suite):
+    environment = pairs.factory()
+    for row in pairs.panel("test").rows:
+        environment.reset(**row)
+        commands = solution(row["task"], row["places"])
+        assert play(environment, *commands)[-1].won and 8 <= len(commands) <= 13
+
+
 def test_what_a_prompt_shows(pairs: Suite):
     environment, row = pairs.factory(), pairs.panel("test").rows[0]
-    views, _, _ = episode(environment, row, Housekeeper(KINDS, random.Random(0)).answer)
+    commands = iter(solution(row["task"], row["places"]))
+    views, _, _ = walk(environment, row, lambda view: f"<think>so</think><action>{next(commands)}</action>")
     shown = environment.prompt.render(views[-1], "Guidance.")
     assert shown.startswith(f"Task: {row['task']}\nGuidance.\n> go to ")
     assert all(f"> {record.action}\n" in shown for record in views[-1].history) and len(views[-1].history) > 9
     assert shown.count("You pick up") <= 1 and "Now: " in shown and "\nPlaces: " in shown
-
-
-def test_demonstrations_come_from_other_games(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("alignopsd_trl.environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
-    shown = list(CURRICULA["alfworld_pairs"].demonstrations(pairs, SkillBank.load(SETTING.skill_bank), 1, 999))
-    under = [one for one in shown if "Guidance" in one.prompt]
-    assert 0.3 < len(under) / len(shown) < 0.8
-    assert len({one.response for one in shown}) > 0.7 * len(shown)
-
-
-def test_contrasts_show_a_trap_with_and_without_the_fitting_skill(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("alignopsd_trl.environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
-    bank = SkillBank.load(SETTING.skill_bank)
-    shown = list(CURRICULA["alfworld_pairs, round 2"].demonstrations(pairs, bank, 1, 998))
-    at_doors = [one for one in shown if one.prompt.split("Now: ")[1].split(".")[0].endswith("is closed")]
-    bare = [one.response for one in at_doors if "Guidance" not in one.prompt]
-    warned = [one.response for one in at_doors if any(word in one.prompt for word in ("Open it: ", "no door shut"))]
-    assert sum("so open" in one for one in bare) < 0.6 * len(bare)
-    assert len(warned) > 10 and sum("so open" in one for one in warned) > 0.9 * len(warned)

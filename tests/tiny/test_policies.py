@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 from fakes.banks import sentences_of
 from fakes.sweeps import mostly_full
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.commands.launch.arguments import parse
-from alignopsd_trl.commands.own_task.warm_start.tiny import CONTEXT, ROLES, tiny_model
 from alignopsd_trl.common.models import SHIPPED_MODELS
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.skills import SkillBank, skill_source
-from assets.tiny_policies import explorers, readers, reading, shoppers
-from assets.tiny_policies.curricula import CURRICULA, guidance
-from assets.tiny_policies.demonstrations import demonstrations
-from assets.tiny_policies.make_policy import measure
-from assets.tiny_policies.tokenizer import build_tokenizer
 
 READING = {"webshop_trips": "tiny_trips", "searchqa_hops": "tiny_hops", "alfworld_pairs": "tiny_pairs"}
 POLICIES = {"webshop_tiny": "tiny", "searchqa_tiny": "tiny_searchqa", "alfworld_tiny": "tiny_alfworld", **READING}
 """World -> its policy; those of `READING` read their skill."""
-PLAYERS = {"webshop_tiny": shoppers.play, "searchqa_tiny": readers.play, "alfworld_tiny": explorers.play}
 
 
 def tokenizer_of(world: str) -> Any:
@@ -40,93 +33,50 @@ def model_of(world: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="float32").eval()
 
 
-def bank_of(world: str) -> SkillBank:
-    setting = CURRICULA[world].setting
-    return SkillBank.load(setting.skill_bank, load_encoder(setting.encoder))
+def setting_of(world: str) -> dict[str, Any]:
+    """What a policy was made for, as recorded beside its weights."""
+    return json.loads((SHIPPED_MODELS[POLICIES[world]] / "recipe.json").read_text(encoding="utf-8"))
+
+
+LIMITS = ("max_prompt_length", "max_completion_length")
+
+
+def played(world: str, temperature: float, skill: str | None) -> dict[str, Any]:
+    """An evaluation on 120 tasks, by the figures of `results.json`: without a skill (""), with what the bank retrieves
+    (None), or with one kind's skills whatever the task."""
+    setting, tokenizer = setting_of(world), tokenizer_of(world)
+    suite = load(world, **setting["environment_options"])
+    bank = SkillBank.load(setting["skill_bank"], load_encoder(setting["encoder"]))
+    source = skill_source(bank, tokenizer, setting["skill_tokens"])
+    skills = source if skill is None else (lambda text, key, data: source(text, skill, data)) if skill else None
+    panel, limits = suite.panel(setting["panel"]).head(120), {name: setting[name] for name in LIMITS}
+    sampling = {"temperature": temperature, "batch_size": 100, "skills": skills}
+    return evaluate(model_of(world), tokenizer, suite.factory, panel, **sampling, **limits)[0].to_dict()
 
 
 @pytest.mark.parametrize("world", POLICIES)
 def test_a_policy_is_small_and_the_recipe_has_what_it_was_made_for(world: str, tmp_path: Path) -> None:
-    setting, folder = CURRICULA[world].setting, SHIPPED_MODELS[POLICIES[world]]
+    setting, folder = setting_of(world), SHIPPED_MODELS[POLICIES[world]]
     assert sum(file.stat().st_size for file in folder.iterdir()) < 10 * 2**20
-    kept, expected = json.loads((folder / "recipe.json").read_text(encoding="utf-8")), setting.to_dict()
-    assert {name: kept[name] for name in expected} == expected
     chosen, config, model = parse(world, ["--output_dir", str(tmp_path)])
-    assert (chosen.environment, model.model_name_or_path) == (setting.environment, POLICIES[world])
-    for name in ("max_prompt_length", "max_completion_length", "skill_tokens"):
-        assert getattr(config, name) == getattr(setting, name), name
+    assert (chosen.environment, model.model_name_or_path) == (setting["environment"], POLICIES[world])
+    for name in (*LIMITS, "skill_tokens"):
+        assert getattr(config, name) == setting[name], name
 
 
 @pytest.mark.parametrize("world", ["webshop_tiny", *READING])
 def test_every_word_of_the_bank_is_known(world: str) -> None:
     tokenizer = tokenizer_of(world)
-    for text in sentences_of(SkillBank.load(CURRICULA[world].setting.skill_bank)):
+    for text in sentences_of(SkillBank.load(setting_of(world)["skill_bank"])):
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.decode(ids) == text and len(ids) <= 2 * len(text.split())
 
 
-@pytest.mark.parametrize("world", PLAYERS)
-def test_demonstrations_lose_nothing_and_fit(world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    setting, tokenizer, bank, options = CURRICULA[world].setting, tokenizer_of(world), bank_of(world), {}
-    if world == "alfworld_tiny":
-        pytest.importorskip("textworld")
-        pytest.importorskip("fast_downward")
-        monkeypatch.setenv("ALIGNOPSD_CACHE", str(tmp_path))
-        options = {"counts": {"train": 24, "valid_seen": 12}}
-    suite = load(world, **setting.environment_options | options)
-    episodes = [(suite.factory(), row) for row in suite.panel(setting.panel).rows[:40]]
-    for shown in demonstrations(episodes, PLAYERS[world], partial(guidance, bank), seed=3):
-        for text in (shown.prompt, shown.response):
-            ids = tokenizer(text)["input_ids"]
-            assert tokenizer.decode(ids) == text
-            if world == "searchqa_tiny":
-                assert len(ids) < 1.5 * len(text.split()) + 40, text
-            else:
-                assert not any(token.startswith("<0x") for token in tokenizer.convert_ids_to_tokens(ids)), text
-        assert len(tokenizer(shown.response)["input_ids"]) < setting.max_completion_length
-    source = skill_source(bank, tokenizer, setting.skill_tokens)
-    fixed = demonstrations(episodes, PLAYERS[world], lambda text, draw: source(text, None, None)[0], seed=3)
-    chats = [[{"role": "user", "content": shown.prompt}] for shown in fixed]
-    encoded = tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
-    long = sum(len(ids) > setting.max_prompt_length for ids in encoded)
-    assert long <= (0.05 * len(encoded) if world == "alfworld_tiny" else 0), "few lose history"
-
-
-def _cut(backend: Any, text: str) -> list[Any]:
-    return backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
-
-
-def test_the_maker_makes_what_is_shipped() -> None:
-    curriculum, tokenizer = CURRICULA["webshop_tiny"], tokenizer_of("webshop_tiny")
-    made = tiny_model(tokenizer, layers=4).config.to_dict()
-    shipped = AutoConfig.from_pretrained(SHIPPED_MODELS["tiny"], local_files_only=True).to_dict()
-    free = {"architectures", "max_position_embeddings", "initializer_range", "dtype", "transformers_version"}
-    assert {name for name in made.keys() - free - {"_name_or_path"} if made[name] != shipped[name]} == set()
-    anew = build_tokenizer([*ROLES, "find me"], CONTEXT, curriculum.phrases, curriculum.pieces)
-    cut = [_cut(one.backend_tokenizer, "click[1234567890] 'wool, (22.5) 123'") for one in (anew, tokenizer)]
-    assert cut[0] == cut[1] and len(cut[0]) == 13
-    assert anew.chat_template == tokenizer.chat_template and anew.eos_token == tokenizer.eos_token
-
-
-@pytest.mark.parametrize("world", READING)
-def test_one_command_runs_the_rounds_that_the_recipe_beside_the_weights_names(world: str) -> None:
-    made = json.loads((SHIPPED_MODELS[POLICIES[world]] / "recipe.json").read_text(encoding="utf-8"))["made_with"]
-    rounds = [made]
-    while "start" in rounds[-1]:
-        rounds.append(rounds[-1]["start"])
-    name = world
-    for flags in reversed(rounds):
-        training = CURRICULA[name].training
-        assert {one: flags.get(one) for one in training} == dict(training), name
-        name = CURRICULA[name].then
-    assert name == ""
-
-
 @pytest.mark.parametrize(("world", "turns"), mostly_full([("searchqa_hops", (3, 8)), ("alfworld_pairs", (7, 15))]))
 def test_the_policy_plays_within_its_limits(world: str, turns: tuple[int, int]) -> None:
-    setting, suite, model = CURRICULA[world].setting, load(world), model_of(world)
+    setting, suite, model = setting_of(world), load(world), model_of(world)
     assert model.num_parameters() < 2e6
-    limits = {name: getattr(setting, name) for name in ("max_prompt_length", "max_completion_length")}
+    limits = {name: setting[name] for name in LIMITS}
     panel = suite.panel("test").head(16)
     result, _ = evaluate(model, tokenizer_of(world), suite.factory, panel, temperature=1.0, **limits)
     assert result.invalid_actions < 0.05 and turns[0] <= result.turns <= turns[1]
@@ -135,21 +85,24 @@ def test_the_policy_plays_within_its_limits(world: str, turns: tuple[int, int]) 
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "gain"), [("webshop_tiny", 15), ("searchqa_tiny", 15), ("alfworld_tiny", 10)])
 def test_the_skill_helps(world: str, gain: int) -> None:
-    setting = CURRICULA[world].setting
-    suite = load(world, **setting.environment_options)
-    rows = measure(model_of(world), tokenizer_of(world), suite, bank_of(world), setting, tasks=120)
-    for plain, skilled in zip(rows[::2], rows[1::2], strict=True):
+    for temperature in (0.4, 1.0):
+        plain, skilled = (played(world, temperature, skill) for skill in ("", None))
         assert world == "alfworld_tiny" or 10 <= plain["success"]["mean"] <= 50
         assert skilled["success"]["mean"] >= plain["success"]["mean"] + gain
         assert plain["invalid_actions"] < 0.05
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", READING)
-def test_the_policy_reads_its_skill(world: str) -> None:
-    found = reading.main(["--environment", world, "--tasks", "120"])["summary"]
-    assert 20 <= found["none"] <= 50 and found["own"] >= found["none"] + 20
+@pytest.mark.parametrize(("world", "margin"), [("webshop_trips", 0), ("searchqa_hops", 10), ("alfworld_pairs", 15)])
+def test_the_policy_reads_its_skill(world: str, margin: int) -> None:
+    kinds = load(world).categories
+    cells = {
+        skill: {kind: row["success"]["mean"] for kind, row in played(world, 1.0, skill)["categories"].items()}
+        for skill in ("", *kinds)
+    }
+    none, own = mean(cells[""].values()), mean(cells[kind][kind] for kind in kinds)
+    other = mean(cells[skill][kind] for kind in kinds for skill in kinds if skill != kind)
+    assert 20 <= none <= 50 and own >= none + 20
+    assert own >= other + margin
     if world == "webshop_trips":
-        assert abs(found["other"] - found["none"]) < 10
-    else:
-        assert found["own"] >= found["other"] + {"searchqa_hops": 10, "alfworld_pairs": 15}[world]
+        assert abs(other - none) < 10

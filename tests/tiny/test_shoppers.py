@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 
 import pytest
+from fakes.episodes import walk
 
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.webshop.player import Row, ScriptedShopper, ShopPage, ShopRequest
-from alignopsd_trl.skills import SkillBank
-from assets.tiny_policies.curricula import guidance
-from assets.tiny_policies.demonstrations import demonstrations, episode
-from assets.tiny_policies.shoppers import play
 
 
 def success(suite: Suite, care: float, episodes: int = 150) -> float:
     environment, rows, draw = suite.factory(), list(suite.tasks("train"))[:episodes], random.Random(0)
     shopper = ScriptedShopper(care, draw)
-    return sum(episode(environment, row, lambda view: shopper.answer(view).text)[2] for row in rows) / episodes
+    return sum(walk(environment, row, lambda view: shopper.answer(view).text)[2] for row in rows) / episodes
 
 
 def test_a_request_is_read_as_a_checklist():
@@ -32,6 +28,9 @@ def test_a_request_is_read_as_a_checklist():
     assert ShopRequest.read("find me velvet hand made rug") == ShopRequest(
         "rug", ("velvet", "hand", "made", "rug"), "", {}, float("inf")
     )
+
+
+def test_a_foreign_request_is_refused():
     with pytest.raises(ValueError, match="not a request"):
         ShopRequest.read("buy something nice")
 
@@ -50,15 +49,3 @@ def test_a_page_of_results_is_read_in_rows():
 def test_care_pays(suite: Suite):
     careless, half, careful = (success(suite, care) for care in (0.0, 0.5, 1.0))
     assert careless < 0.1 < half < 0.6 < 0.99 <= careful
-
-
-def test_demonstrations_under_a_skill_are_the_careful_ones(suite: Suite):
-    bank = SkillBank.load("webshop")
-    episodes = [(suite.factory(), row) for row in list(suite.tasks("train"))[:60]]
-    shown, again = (list(demonstrations(episodes, play, partial(guidance, bank), seed=1)) for _ in range(2))
-    assert shown == again
-    openings = [item for item in shown if "Actions so far" not in item.prompt]
-    skilled = [item for item in openings if "Guidance" in item.prompt]
-    plain = [item for item in openings if "Guidance" not in item.prompt]
-    assert sum("looking for some" in item.response for item in skilled) < 0.3 * len(skilled)
-    assert 0.2 * len(plain) < sum("looking for some" in item.response for item in plain) < 0.8 * len(plain)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from fakes.episodes import walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
-from assets.tiny_policies.curricula import CURRICULA
-from assets.tiny_policies.tokenizer import CLOSE, OPEN, build_tokenizer
+from alignopsd_trl.commands.own_task.warm_start.tiny import CLOSE, OPEN
+from alignopsd_trl.common.models import SHIPPED_MODELS
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.webshop.player import ScriptedShopper
 
-PHRASES = CURRICULA["webshop_tiny"].phrases
 TEXTS = (
     "user\n",
     "assistant\n",
     "Task: find me wool coat with size: large, and price lower than 40.00 dollars",
-    "Page: 'Back to Search' [SEP] 'size' [SEP] 'large' [SEP] 'Price: $22.5'",
+    "ShopPage: 'Back to Search' [SEP] 'size' [SEP] 'large' [SEP] 'Price: $22.5'",
     "<think>choosing size large</think><action>click[large]</action>",
 )
 
 
-TOKENIZER = build_tokenizer(TEXTS, 512, PHRASES)
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(SHIPPED_MODELS["tiny"], local_files_only=True)
 
 
-def decoded(text: str) -> object:
-    return TOKENIZER.decode(TOKENIZER(text)["input_ids"])
+def decoded(tokenizer, text: str) -> str:
+    return tokenizer.decode(tokenizer(text)["input_ids"])
 
 
 @pytest.mark.parametrize(
@@ -37,27 +44,37 @@ def decoded(text: str) -> object:
         "click[< prev] click[next >]",
     ],
 )
-def test_round_trip(text: str):
-    assert decoded(text) == text
+def test_round_trip(tokenizer, text: str):
+    assert decoded(tokenizer, text) == text
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters=[OPEN, CLOSE]), max_size=60))
-def test_round_trip_of_any_text(text: str):
-    assert decoded(text) == text
+def test_round_trip_of_any_text(tokenizer, text: str):
+    assert decoded(tokenizer, text) == text
 
 
-def test_a_word_is_one_token_wherever_it_stands():
-    (alone,) = TOKENIZER("large")["input_ids"]
+def test_the_words_of_a_shop_are_known(suite: Suite, tokenizer):
+    shopper, environment = ScriptedShopper(0.5, random.Random(3)), suite.factory()
+    for row in suite.panel("test").rows[:40]:
+        views, responses, _ = walk(environment, row, lambda view: shopper.answer(view).text)
+        for text in (*map(environment.prompt.render, views), *responses):
+            ids = tokenizer(text)["input_ids"]
+            assert tokenizer.decode(ids) == text
+            assert not any(token.startswith("<0x") for token in tokenizer.convert_ids_to_tokens(ids)), text
+
+
+def test_a_word_is_one_token_wherever_it_stands(tokenizer):
+    (alone,) = tokenizer("large")["input_ids"]
     for text in ("size large", "click[large]", "'large'", "large, wool"):
-        assert alone in TOKENIZER(text)["input_ids"], text
-    assert len(TOKENIZER("22.5")["input_ids"]) == 1
+        assert alone in tokenizer(text)["input_ids"], text
+    assert len(tokenizer("22.5")["input_ids"]) == 1
 
 
-def test_chat_template_and_special_tokens():
+def test_chat_template_and_special_tokens(tokenizer):
     chat = [{"role": "user", "content": "wool coat"}]
-    text = TOKENIZER.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     assert text == "<|im_start|>user\nwool coat<|im_end|>\n<|im_start|>assistant\n"
-    ids = TOKENIZER.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
-    assert TOKENIZER.decode(ids) == text
-    assert TOKENIZER.decode(ids, skip_special_tokens=True) == "user\nwool coat\nassistant\n"
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "user\nwool coat\nassistant\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.toy_suite import save_policy
 from fakes.trainers import make_trainer
 from transformers import TrainerCallback
 
@@ -21,7 +22,7 @@ class Interrupted(TrainerCallback):
 
 def test_what_was_trained_before_is_kept_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, policy = tmp_path / "run", tmp_path / "policy"
-    first = make_trainer(folder, policy=_saved(policy), save_trajectories=True)
+    first = make_trainer(folder, policy=save_policy(policy), save_trajectories=True)
     first.train()
     first.save_model()
     first.train()
@@ -38,7 +39,7 @@ def test_what_was_trained_before_is_kept_aside(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_an_interrupted_run_goes_on_or_is_replaced_by_an_argument(tmp_path: Path) -> None:
-    folder, policy = tmp_path / "run", _saved(tmp_path / "policy")
+    folder, policy = tmp_path / "run", save_policy(tmp_path / "policy")
     settings = {"policy": policy, "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     with pytest.raises(KeyboardInterrupt):
         make_trainer(folder, parts={"callbacks": [Interrupted()]}, **settings).train()
@@ -50,10 +51,3 @@ def test_an_interrupted_run_goes_on_or_is_replaced_by_an_argument(tmp_path: Path
     trainer = make_trainer(folder, **settings)
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 2
-
-
-def _saved(policy: Path) -> Path:
-    from fakes.toy import build_model, build_tokenizer
-
-    build_model(build_tokenizer()).save_pretrained(policy)
-    return policy

@@ -14,7 +14,7 @@ import pytest
 import torch
 from fakes.banks import sentences_of
 from fakes.sweeps import mostly_full
-from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
+from fakes.toy import ToyEnvironment, build_model, toy_dataset
 from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer, variety, with_sampler
 from peft import LoraConfig
 from safetensors.torch import load_file
@@ -557,12 +557,6 @@ def test_model_card_names_the_method_and_its_settings(tmp_path: Path) -> None:
     trainer.create_model_card(model_name="toy-policy")
     card = (tmp_path / "README.md").read_text()
     assert "align-opsd" in card and '"skill_tokens": 30' in card and "Beyond Timestamps" in card
-
-
-def test_tokenizer_of_the_toy_is_lossless() -> None:
-    tokenizer = build_tokenizer()
-    text = "<think>go one left</think><action>left</action>"
-    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
 def test_no_setting_shadows_one_of_trls_by_accident() -> None:

@@ -1,7 +1,7 @@
 """The README's picture of the viewer, light and dark: the siblings of one task, and where a turn's credit comes from.
 
     alignopsd train webshop_trips --rounds 3 --panel_limit 24 --output_dir outputs/webshop_trips
-    python assets/viewer_picture.py outputs/webshop_trips            # docs/images/viewer.png and viewer_dark.png
+    python docs/viewer_picture.py outputs/webshop_trips              # docs/images/viewer.png and viewer_dark.png
 
 Needs the extra ``browser`` and Debian's packages chromium and chromium-driver. ``--place`` takes what stands behind the
 ``#`` of the page's address; without it the picture shows the turn whose credit was moved furthest.

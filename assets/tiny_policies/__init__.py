@@ -1,1 +1,0 @@
-"""Tiny policies: scripted players, their demonstrations, a word-level tokenizer and the script that trains."""

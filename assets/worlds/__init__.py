@@ -1,1 +1,0 @@
-"""The scripts that made the embedded worlds: WebShop's catalogue and Search-QA's closed world. Not installed."""
