@@ -72,6 +72,7 @@ def suite():
 PRESET = {
     **SMOLLM2,
     "environment": importable(__file__),
+    "method": "grpo",
     "model_name_or_path": "smollm2",
     "max_prompt_length": 200,
     "max_completion_length": 12,

@@ -144,3 +144,19 @@ def test_the_table_of_what_teaches_is_the_stored_rows() -> None:
         for part in (twelve[[*lines, "Skill-Prompt*"]].dropna(), more[lines].dropna()):
             assert f"{part[label].mean():.1f} ± {half(part[label]):.1f}" in row
             assert label == "GRPO" or told(part[label] - part["GRPO"]) in row
+
+
+def test_the_table_above_the_teacher_is_the_stored_rows() -> None:
+    earlier = pd.read_parquet(RESULTS / "what_teaches" / "rows.parquet")
+    earlier = earlier[earlier.environment == "hops, 24 rounds"].pivot_table(
+        index="seed", columns="label", values="success"
+    )
+    ends = pd.read_parquet(RESULTS / "what_teaches" / "above.parquet").pivot_table(
+        index="seed", columns="label", values="success"
+    )
+    ends["GRPO"] = earlier["GRPO"].combine_first(ends["GRPO"])
+    for label in ends.columns[ends.count() > 1]:
+        row, end = printed("research/what_teaches.md", f"| {label} | {ends[label].count()} |"), ends[label].dropna()
+        assert f"{end.mean():.1f} ± {half(end):.1f}" in row
+        assert label == "GRPO" or told((end - ends["GRPO"]).dropna()) in row
+        assert told((end - earlier["Skill-Prompt*"]).dropna()) in row

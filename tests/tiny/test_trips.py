@@ -40,7 +40,7 @@ def test_a_trip_is_won_when_every_purchase_is_right(trips: Suite):
     assert won and 12 <= len(views) <= environment.max_turns
     assert sum("buy now" in one for one in responses) == len(row["goal_indices"]) == 3
     for number, text in enumerate(row["instruction"].split("; ")):
-        assert any(f"'ShopRequest {number + 1} of 3' [SEP] '{text}'" in view.observation for view in views)
+        assert any(f"'Request {number + 1} of 3' [SEP] '{text}'" in view.observation for view in views)
 
 
 def test_a_wrong_purchase_loses_the_trip_and_keeps_its_share_of_the_score(trips: Suite):
