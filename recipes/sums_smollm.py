@@ -6,8 +6,8 @@
 
 No warm start, no demonstrations, and nothing wrong on purpose. The first command is GRPO: from 11.0 to 38.0 % of 100
 test sums (+27.0 [+17.0, +37.0] by task, seed 42) and to 42.0 (+31.0 [+20.0, +42.0], seed 1), each in under five minutes
-of one core (research/results/what_teaches/natural.json). The second has a teacher, which reads what is true and a column of
-the row: the answer. GRPO learnt most here (research/what_teaches.md).
+of one core (research/results/what_teaches/natural.json). The second has a teacher, which reads what is true and a
+column of the row: the answer. GRPO learnt most here (research/what_teaches.md).
 """
 
 import random
