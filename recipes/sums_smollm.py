@@ -71,8 +71,9 @@ def suite():
     return Suite.of_rows("sums", Sums, rows, description=description, skill_bank="hint")
 
 
+OF_A_TEACHER = ("valid_profiles", "teach_solved")
 PRESET = {
-    **SMOLLM2,
+    **{name: value for name, value in SMOLLM2.items() if name not in OF_A_TEACHER},  # GRPO reads the others alone
     "environment": importable(__file__),
     "method": "grpo",
     "model_name_or_path": "smollm2",
