@@ -124,7 +124,7 @@ def test_measurements_of_other_tasks_are_pooled(
 
 @pytest.mark.full
 def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path, tmp_path: Path) -> None:
-    bank = Path(measurement.__file__).parents[1] / "data" / "skills" / "webshop.json"
+    bank = Path(measurement.__file__).parents[2] / "data" / "skills" / "webshop.json"
     own = tmp_path / "bank.json"
     own.write_bytes(bank.read_bytes())
     few = ["--tasks", "4", "--rollouts", "2", "--skill_bank", str(own), "--methods"]
