@@ -4,7 +4,8 @@ prompt, learnt without the skill in the prompt, for as many CPU seconds as anoth
     python -m research.imitation searchqa_hops --seed 30 --cpu_seconds 90 --output outputs/imitation.json
     python -m research.imitation searchqa_hops --seed 30 --cpu_seconds 90 --won --output outputs/imitation_won.json
 
-With ``--won`` it learns from won episodes alone, which makes the reward a filter. Rounds are those of training: 4 tasks
+With ``--won`` it learns from won episodes alone, which makes the reward a filter. With ``--save FOLDER`` the policy stays
+there, and another run can start from it. Rounds are those of training: 4 tasks
 x 8 siblings. An update learns from as many turns as 32 episodes have on average.
 """
 
@@ -118,6 +119,7 @@ def main() -> None:
     parser.add_argument("--cpu_seconds", type=float, required=True, help="of play and training together")
     parser.add_argument("--won", action="store_true", help="learn from won episodes alone")
     parser.add_argument("--limit", type=int, default=160, help="tasks of the test panel")
+    parser.add_argument("--save", type=Path, help="a folder for the policy")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -133,7 +135,10 @@ def main() -> None:
     panel = suite.panel("test").head(given.limit)
     result, _ = evaluate(model, tokenizer, suite.factory, panel, temperature=1.0, seed=given.seed, **lengths)
     print(result.table())
-    facts = {name: value for name, value in vars(given).items() if name != "output"}
+    if given.save:
+        model.save_pretrained(given.save)
+        tokenizer.save_pretrained(given.save)
+    facts = {name: value for name, value in vars(given).items() if name not in ("output", "save")}
     won = sum(bool(one.won) for one in played) / len(played)
     more = {"won_with_skill": won, "updates": updates, "cpu_seconds_used": used, "success": result.success}
     write_json(given.output, {**facts, "episodes": len(played), **more})
