@@ -4,9 +4,9 @@ prompt, learnt without the skill in the prompt, for as many CPU seconds as anoth
     python -m research.imitation searchqa_hops --seed 30 --cpu_seconds 90 --output outputs/imitation.json
     python -m research.imitation searchqa_hops --seed 30 --cpu_seconds 90 --won --output outputs/imitation_won.json
 
-With ``--won`` it learns from won episodes alone, which makes the reward a filter. With ``--save FOLDER`` the policy stays
-there, and another run can start from it. Rounds are those of training: 4 tasks
-x 8 siblings. An update learns from as many turns as 32 episodes have on average.
+With ``--won`` it learns from won episodes alone, which makes the reward a filter. With ``--save FOLDER`` the policy
+stays there, and another run can start from it. Rounds are those of training: 4 tasks x 8 siblings. An update learns
+from as many turns as 32 episodes have on average.
 """
 
 from __future__ import annotations

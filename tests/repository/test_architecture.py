@@ -62,7 +62,7 @@ MAY_IMPORT = {
     ),
     "commands.launch": (
         *("common", "config", "encoder", "methods", "records", "rollout.options", "runs", "scoring", "skills"),
-        *("checks", "results", "training.console", "trainer", "commands.launch"),
+        *("checks", "results", "training.console", "trainer", "commands.launch", "commands.viewer"),
     ),
     "commands.measure": (
         *("turns", "common", "config", "encoder", "methods", "records", "rollout", "runs", "scoring", "sampling"),

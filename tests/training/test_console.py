@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.recorded import RUNS
 
-from alignopsd_trl.commands.launch.running import closing, opening
+from alignopsd_trl.commands.launch import running
+from alignopsd_trl.commands.launch.running import closing, opening, page_of
 from alignopsd_trl.common.files import write_text
 from alignopsd_trl.common.statistics import Interval, share_of_tasks, wilson
 from alignopsd_trl.rollout.metrics import SQUARES
@@ -165,32 +168,54 @@ def test_the_last_screen_pairs_before_and_after_by_task(tmp_path: Path, monkeypa
     for name in (*left, "checkpoint-3/trainer_state.json", "model.safetensors"):
         write_text(folder.path / name, "")
     before, after = _evaluation([False] * 20), _evaluation([True] * 10 + [False] * 10)
-    screen = closing(before, after, folder)
+    screen = closing(before, after, folder, "outputs/x/view.html")
     rows = {row.split("  ")[0]: row for row in screen.splitlines() if row}
-    assert "+50.0 [+" in rows["all"] and "50.0 [18.0, 82.0]" in rows["odd"] and "outputs/x" in screen
-    assert screen.splitlines()[-1] == "where the credit went: alignopsd view outputs/x"
+    assert "50.0 [18.0, 82.0]" in rows["odd"] and "outputs/x" in screen
+    last = screen.splitlines()[-3:]
+    assert last[0] == "before  success 50.0 [18.0, 82.0] %"
+    assert last[1].startswith("after   success 50.0 [18.0, 82.0] %; by task +50.0 [+")
+    assert last[2] == "page    outputs/x/view.html"
     assert "1 episodes failed" in screen and max(map(len, screen.splitlines())) <= 100
-    assert closing(None, after, folder).count(" -") >= 4
+    assert "before  not played (evaluate_first=False)\nafter   success 50" in closing(None, after, folder, "-")
     assert "results.json, checkpoints, log.jsonl, trajectories/, the model are in outputs/x" in screen
+    unknown = {"mean": None, "low": None, "high": None, "episodes": 20}
+    blind = [
+        {**one, "success": unknown, "outcomes": [{**row, "won": None} for row in one["outcomes"]]}
+        for one in (before, after)
+    ]
+    assert (
+        closing(*blind, folder, "-").splitlines()[-2].startswith("after   score 50.0 [18.0, 82.0] %; by task +50.0 [")
+    )
     for name in left:
         (folder.path / name).unlink()
-    screen = closing(before, after, folder)
+    screen = closing(before, after, folder, page_of(folder.path))
     assert "checkpoints, the model are in" in screen and "run.json is gone: something removed files" in screen
-    assert "alignopsd view" not in screen
+    assert screen.splitlines()[-1].startswith("page    none: this run kept no trajectories")
+
+
+def test_a_page_that_cant_be_written_is_told_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path(shutil.copytree(RUNS / "aligned", "run"))
+    assert page_of(run) == "run/view.html" and "<html" in Path("run/view.html").read_text()
+    Path("run/view.html").write_text("mine")
+    assert page_of(run).startswith("not written: run/view.html is there, and is not as alignopsd view wrote it")
+    assert Path("run/view.html").read_text() == "mine"
+    monkeypatch.setattr(running, "PAGE_BYTES", 10)
+    assert page_of(run).startswith("alignopsd view run --step 0 writes one")
 
 
 def test_the_last_screen_counts_the_last_actions_of_lost_episodes_by_category() -> None:
     after = _evaluation([place % 4 == 0 for place in range(40)])
-    assert "last action" not in closing(None, after, RunFolder(Path("outputs/x"), "0123"))  # of an earlier version
+    assert "last action" not in closing(None, after, RunFolder(Path("outputs/x"), "0123"), "-")  # of an earlier version
     for place, one in enumerate(after["outcomes"]):
         one["last_action"] = "put\ncart" if place < 20 else f"put {place} {'far ' * 40}"
-    screen = closing(None, after, RunFolder(Path("outputs/x"), "0123")).splitlines()
+    screen = closing(None, after, RunFolder(Path("outputs/x"), "0123"), "-").splitlines()
     at = screen.index("lost episodes, by their last action:")
     assert screen[at + 1].startswith("odd: 20, of them 10 'put cart', 1 'put 21 far far") and len(screen[at + 1]) <= 100
     assert screen[at + 2].startswith("even: 10, of them 5 'put cart', 1 'put 22 far")
     for one in after["outcomes"]:
         one["won"] = None
-    assert "last action" not in closing(None, after, RunFolder(Path("outputs/x"), "0123"))
+    assert "last action" not in closing(None, after, RunFolder(Path("outputs/x"), "0123"), "-")
 
 
 def test_the_first_screen_says_what_runs_and_what_is_not_as_usual() -> None:

@@ -86,12 +86,12 @@ def test_hostile_texts_stay_data(tmp_path: Path) -> None:
     record |= {"reward": 0.0, "won": False, "score": 0.0, "stop": "done", "action_valid": True}
     write_records(tmp_path / "trajectories" / "step.parquet", [record])
     html = view_run(tmp_path, task=HOSTILE).html
-    assert html.count("<script") == html.count("</script") == 5 and "<img" not in html
+    assert html.count("<script") == html.count("</script") == 6 and "<img" not in html
     assert not set("\x00\x1b\u2028") & set(html)
     hostile = tmp_path / "<script>alert(1)<"
     (hostile / "script>").mkdir(parents=True)  # a folder's name is the page's title
     (tmp_path / "trajectories").rename(hostile / "script>" / "trajectories")
-    assert view_run(hostile / "script>").html.count("<script") == 5
+    assert view_run(hostile / "script>").html.count("<script") == 6
     (hostile / "script>" / "trajectories").rename(tmp_path / "trajectories")
     html = view_run(tmp_path, task=HOSTILE).html
     assert turns(blobs(html)[0])[HOSTILE, "0000", 0]["observation"] == HOSTILE

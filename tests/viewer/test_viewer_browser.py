@@ -237,6 +237,73 @@ def test_the_evaluation_shows_categories_and_episodes(browser: Any, page: Path) 
     assert episodes == browser.execute_script("return head.evaluation.after.outcomes.length")
 
 
+def test_an_episode_is_one_text_with_its_credit_and_the_reason(browser: Any, page: Path) -> None:
+    frame = read_records(RUN / "trajectories")
+    frame = frame[(frame.step == 0) & frame.turn.notna()]
+    for row in (max(frame.itertuples(), key=lambda one: sign * one.credit_advantage) for sign in (1, -1)):
+        episode = frame[(frame.task == row.task) & (frame.rollout == row.rollout)]
+        opened(browser, page, f"#pane=text&step=0&task={row.task}&rollout={row.rollout}")
+        values = "[+one.dataset.turn, +one.dataset.credit, one.textContent]"
+        turns = f"return [...document.querySelectorAll('.spoken')].map((one) => {values})"
+        shown = until(lambda: browser.execute_script(turns))  # noqa: B023
+        assert [turn for turn, _, _ in shown] == episode.turn.tolist()
+        for (_, credit, text), told in zip(shown, episode.itertuples(), strict=True):
+            assert credit == pytest.approx(told.credit_advantage * told.credit_weight, abs=1e-5)
+            assert told.action in text and told.observation in text
+            side = "better" if told.credit_advantage > 0 else "worse"
+            assert f"The episode did {side} than its siblings" in text or told.credit_advantage == 0
+
+
+def test_the_reason_names_what_moved_the_weight(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    found = browser.execute_script(
+        "return current().tasks.flatMap((t) => t.rollouts.flatMap((r) => r.turns.map((u) => "
+        "[u.credit.advantage, u.credit.weight, reason(r, u)])))"
+    )
+    because = 0
+    for advantage, weight, told in found:
+        if advantage == 0:
+            assert told == "Its siblings did equally well, so there is no credit to give."
+            continue
+        assert ("more likely" if advantage > 0 else "less likely") in told
+        if abs(weight - 1) >= 0.005:
+            assert ("times its even share" if weight > 1 else "only") in told
+            because += "because" in told
+            if gaps := re.search(
+                r"makes .* words (more|less) likely than .*\(([+−\d.e]+) against ([+−\d.e]+) nats", told
+            ):
+                own, theirs = (float(one.replace("−", "-")) for one in gaps.groups()[1:])
+                assert (own > theirs) == (gaps[1] == "more") or own == theirs
+    assert because > 10
+
+
+def test_the_same_task_is_read_side_by_side(browser: Any, tmp_path: Path) -> None:
+    run = with_dialogues(tmp_path / "run")
+    later = read_records(run / "trajectories")
+    later = later[later.step == 0].assign(step=7)
+    write_records(run / "trajectories" / "step_000007_rank000.parquet", later.to_dict("records"))
+    view_run(run).save(tmp_path / "view.html")
+    opened(browser, tmp_path / "view.html", "#pane=text&step=-1")
+    heads = "return [...document.querySelectorAll('.read h3')].map((one) => one.textContent)"
+    assert [one.split("  ")[0] for one in until(lambda: browser.execute_script(heads))] == [
+        "before training",
+        "after training",
+    ]
+    opened(browser, tmp_path / "view.html", f"#pane=text&step=0&task={later.task.iloc[0]}&rollout=0000")
+    assert [one.split(",")[0] for one in until(lambda: browser.execute_script(heads))] == ["step 0", "step 7"]
+
+
+def test_the_top_says_before_after_and_the_interval_or_that_no_panel_was_played(
+    browser: Any, page: Path, tmp_path: Path
+) -> None:
+    opened(browser, page)
+    top = browser.execute_script("return document.querySelector('header').textContent")
+    assert re.search(r"panel success before [\d.]+ .* % → after [\d.]+ .* %, [+−]?[\d.]+ \[.*\] by task", top)
+    shutil.copytree(RUN / "trajectories", tmp_path / "run" / "trajectories")
+    opened(browser, view_run(tmp_path / "run").save(tmp_path / "view.html"))
+    assert "no panel was played" in browser.execute_script("return document.querySelector('header').textContent")
+
+
 def test_runs_whose_success_is_unknown_open(browser: Any, tmp_path: Path) -> None:
     outcomes = [{"task_id": str(at), "category": "c", "won": None, "score": at / 2, "turns": 1} for at in range(3)]
     unknown = {"mean": None, "low": None, "high": None}

@@ -19,6 +19,7 @@ from alignopsd_trl.commands.launch.job import SLOW_SAMPLING, Job
 from alignopsd_trl.commands.launch.keep_best import KeepBest
 from alignopsd_trl.commands.launch.machine import check_launch, launched
 from alignopsd_trl.commands.launch.memory import GIB
+from alignopsd_trl.commands.viewer import view_run
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.common.models import resolve_model
@@ -77,7 +78,7 @@ def run(job: Job, machine: str = "") -> dict[str, Any]:
             place = args.hub_model_id or path_as_given(args.output_dir)
             with owned(TRAIN, folder.path / "README.md"):
                 write_text(folder.path / "README.md", model_card(results, name, place=place))
-            print(closing(results["before"], results["after"], folder), flush=True)
+            print(closing(results["before"], results["after"], folder, page_of(folder.path)), flush=True)
             _push(folder.path, name if push else None, job.recipe.trajectories_hub_repo, args)
     return results
 
@@ -202,10 +203,12 @@ def _results(job: Job, evaluations: Evaluations, config: Mapping[str, Any]) -> d
     return plain(content)
 
 
-_LABEL, _TURNS = 14, "trajectories/"
+_LABEL = 14
+PAGE_BYTES = 32 << 20
+"""Of trajectories, compressed, of which a page is written at the end of a run."""
 _LEFT = {
     **{"results.json": "results.json", "checkpoints": f"checkpoint-*/{MARK}", "log.jsonl": "log.jsonl"},
-    **{_TURNS: "trajectories/*.parquet", "the model": "*.safetensors"},
+    **{"trajectories/": "trajectories/*.parquet", "the model": "*.safetensors"},
 }
 """What a run leaves -> the files that show that it is there."""
 
@@ -220,10 +223,10 @@ def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFol
     return "\n".join(["", *rows, *_rows("run", f"{folder.id} in {folder.path}, {start}{again}", width), ""])
 
 
-def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: RunFolder) -> str:
-    """Returns the screen at the end: before and after by category, the difference paired by task, and the paths."""
+def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: RunFolder, page: str) -> str:
+    """Returns the screen at the end: the result by category, the paths, and in the last three lines before, after with
+    the difference paired by task, and the run's page."""
     width = min(columns() or WIDE, WIDE)
-    names = [*after["categories"], "all"] if len(after["categories"]) > 1 else ["all"]
     first = 14 if width < WIDE else 30
 
     def row(name: str, tasks: Any, old: str, new: str, difference: str) -> str:
@@ -232,14 +235,11 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     def shown(result: Mapping[str, Any] | None, kind: str = "success") -> str:
         return str(Estimate.of(result[kind])) if result else "-"
 
-    lines = [row("success %", "tasks", "before", "after", "difference by task")]
-    for name in names:
-        new = after["categories"][name] if name != "all" else after
-        old = None if before is None else before if name == "all" else before["categories"].get(name)
+    lines = [row("success %", "tasks", "before", "after", "difference by task")] if len(after["categories"]) > 1 else []
+    for name, new in after["categories"].items() if lines else ():
+        old = None if before is None else before["categories"].get(name)
         difference = _difference(before, after, name, "won")
         lines.append(row(name, new["success"]["episodes"], shown(old), shown(new), difference))
-    difference = _difference(before, after, "all", "score")
-    lines.append(row("score %", after["episodes"], shown(before, "score"), shown(after, "score"), difference))
     if after["environment_errors"]:
         lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
     lines += [cut(line, width) for line in _lost(after["outcomes"])]
@@ -248,9 +248,29 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     lines.append(f"\n{', '.join(there) or 'no files'} are in {folder.path}")
     if not (folder.path / RUN_FILE).is_file():
         lines.append(f"{RUN_FILE} is gone: something removed files of this folder under way, and only these are left")
-    if _TURNS in there:
-        lines.append(f"where the credit went: alignopsd view {shlex.quote(path_as_given(folder.path))}")
-    return "\n".join(["", *lines])
+    results, known = [one for one in (before, after) if one], shown(after) != "unknown"
+    kinds = ["success"] if known else []
+    kinds += ["score"] if not known or any(shown(one) != shown(one, "score") for one in results) else []
+    told = [", ".join(f"{kind} {shown(one, kind)} %" for kind in kinds) for one in results]
+    gain = f"; by task {_difference(before, after, 'all', 'won' if known else 'score')}" if before else ""
+    lines.append(f"\nbefore  {told[0] if before else 'not played (evaluate_first=False)'}")
+    lines.append(f"after   {told[-1]}{gain}")
+    return "\n".join(["", *lines, f"page    {page}"])
+
+
+def page_of(run: Path) -> str:
+    """Writes the page of a run that fits in memory, and returns its path; else the command that writes one, or why
+    there is none."""
+    sizes = [file.stat().st_size for file in run.glob("trajectories/*.parquet")]
+    if not sizes:
+        return "none: this run kept no trajectories (--save_trajectories True)"
+    place = shlex.quote(path_as_given(run))
+    if sum(sizes) > PAGE_BYTES:
+        return f"alignopsd view {place} --step 0 writes one (the run is too large for one of all steps)"
+    try:
+        return path_as_given(view_run(run).save(run / "view.html"))
+    except (OSError, ValueError) as error:  # the run itself has ended well
+        return f"not written: {error}; then alignopsd view {place}"
 
 
 def _lost(outcomes: Sequence[Mapping[str, Any]]) -> list[str]:

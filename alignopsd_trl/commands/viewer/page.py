@@ -18,8 +18,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from alignopsd_trl.commands.viewer.run import Run, step_content
-from alignopsd_trl.common.files import write_bytes
+from alignopsd_trl.commands.viewer.run import Run, paired, step_content
+from alignopsd_trl.common.files import plain, write_bytes
 from alignopsd_trl.runs.owned import owned
 
 _ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.commands.viewer", "assets"), autoescape=True)
@@ -55,6 +55,8 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
         "facts": run.facts,
         "curves": run.curves,
         "evaluation": run.evaluation,
+        "gain": plain(paired(run.evaluation.get("before"), run.evaluation.get("after"))),
+        "again": run.again(chosen),
         "temperature": run.temperature,
         "steps": chosen,
         "task": task,
@@ -68,7 +70,7 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
                 one["tokens"] = True
                 coded.append((f"tokens-{step}-{number}", _packed(taken)))
         coded.append((f"step-{step}", _packed(found)))
-    return _render("view.js", run.name, head, coded)
+    return _render(("reading.js", "view.js"), run.name, head, coded)
 
 
 def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -83,11 +85,11 @@ def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def compare_page(comparison: dict[str, Any]) -> HtmlPage:
-    return _render("compare.js", " against ".join(comparison["names"][::-1]), comparison, [])
+    return _render(("compare.js",), " against ".join(comparison["names"][::-1]), comparison, [])
 
 
-def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> HtmlPage:
-    scripts = [_asset(name) for name in ("draw.js", "terms.js", script)]
+def _render(scripts: Sequence[str], title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> HtmlPage:
+    scripts = [_asset(name) for name in ("draw.js", "terms.js", *scripts)]
     inert, page = _json(head).replace("<", "\\u003c"), _ENVIRONMENT.get_template("page.html.jinja")
     return HtmlPage(page.render(title=title, style=_asset("view.css"), scripts=scripts, head=inert, blobs=blobs))
 

@@ -79,6 +79,11 @@ class Run:
     frame: pd.DataFrame
     panel: pd.DataFrame
 
+    def again(self, steps: Sequence[int]) -> dict[str, list[int]]:
+        """Returns the tasks that more than one of these steps played, with the first and the last of them."""
+        played = self.frame[self.frame.step.isin(steps)].groupby("task").step.agg(["min", "max"])
+        return {task: [int(first), int(last)] for task, first, last in played.itertuples() if first < last}
+
 
 def read_run(folder: str | os.PathLike) -> Run:
     """Reads a run's output folder; everything but ``trajectories/`` may be missing. Raises `FileNotFoundError` if it

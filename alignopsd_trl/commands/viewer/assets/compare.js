@@ -4,17 +4,18 @@
 const head = JSON.parse(document.getElementById("head").textContent);
 
 function results() {
-  const point = (value) => (value && value.mean !== null ? `${signed(value.mean, 1)} [${signed(value.low, 1)}, ${signed(value.high, 1)}]` : "–");
   const rows = head.names.map((name, at) => {
     const { before, after } = head.evaluation[at], pair = at ? head.paired[at] : null;
-    return [name, head.facts[at].method || "–", head.facts[at].seed || "–", estimate(before && before.success), estimate(after && after.success), estimate(after && after.score), point(pair && pair.success), point(pair && pair.score), at === 0 ? "(the others are held against it)" : pair ? `${pair.newly_won} won, ${pair.newly_lost} lost of ${pair.tasks}` : "–"];
+    return [name, head.facts[at].method || "–", head.facts[at].seed || "–", estimate(before && before.success), estimate(after && after.success), estimate(after && after.score), gained(pair && pair.success), gained(pair && pair.score), at === 0 ? "(the others are held against it)" : pair ? `${pair.newly_won} won, ${pair.newly_lost} lost of ${pair.tasks}` : "–"];
   });
   return table(["run", "method", "seed", "success before, %", "success after, %", "score after, %", `success − ${head.names[0]}, points`, "score, points", "episodes that changed"], rows);
 }
 
 function warnings() {
   const sums = new Set(head.evaluation.map((one) => one.after && one.after.checksum).filter(Boolean));
-  return sums.size > 1 ? make("p", { class: "lost" }, "The runs were evaluated on different panels; differences are over the tasks that both have.") : null;
+  const without = head.names.filter((name, at) => !head.evaluation[at].after);
+  return [sums.size > 1 ? make("p", { class: "lost" }, "The runs were evaluated on different panels; differences are over the tasks that both have.") : null,
+    without.length ? make("p", { class: "lost" }, `No panel was played after training in ${without.join(", ")}: a recipe does so; their differences stay empty.`) : null];
 }
 
 const lineOf = (at) => penOf(at, head.names.length);
@@ -41,8 +42,7 @@ function categories() {
   const pairs = head.paired.map((pair, at) => [pair, at]).filter(([pair, at]) => at && pair && Object.keys(pair.categories || {}).length);
   if (!pairs.length) return [];
   const names = [...new Set(pairs.flatMap(([pair]) => Object.keys(pair.categories)))];
-  const point = (value) => (value && value.mean !== null ? `${signed(value.mean, 1)} [${signed(value.low, 1)}, ${signed(value.high, 1)}]` : "–");
-  const rows = names.flatMap((name) => pairs.map(([pair, at]) => { const one = pair.categories[name]; return one ? [name, head.names[at], one.success.mean === null ? "–" : difference(one.success), point(one.success), point(one.score), one.tasks] : null; }).filter(Boolean));
+  const rows = names.flatMap((name) => pairs.map(([pair, at]) => { const one = pair.categories[name]; return one ? [name, head.names[at], one.success.mean === null ? "–" : difference(one.success), gained(one.success), gained(one.score), one.tasks] : null; }).filter(Boolean));
   return [make("h2", {}, `by category: success − ${head.names[0]}, points, task by task`), table(["category", "run", "−100 to +100", "success", "score", "tasks"], rows)];
 }
 

@@ -128,3 +128,10 @@ function estimate(value) {
   const interval = value.low === null || value.low === undefined ? "" : ` [${point(value.low)}, ${point(value.high)}]`;
   return point(value.mean) + interval;
 }
+
+// a difference in points with its interval
+function gained(value) {
+  if (!value || value.mean === null) return "–";
+  const point = (number) => (number > 0 ? "+" : "") + number.toFixed(1).replace("-", "−");
+  return `${point(value.mean)} [${point(value.low)}, ${point(value.high)}]`;
+}

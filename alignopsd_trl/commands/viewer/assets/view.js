@@ -53,6 +53,7 @@ async function go(change, note = true) {
   await content(place.step);
   settle(before);
   await unpackTokens(taskOf());
+  if (place.pane === "text") for (const step of (taskOf() && head.again[taskOf().task]) || []) await content(step);
   if (note) history.replaceState(null, "", address());
   draw();
 }
@@ -114,7 +115,7 @@ function draw() {
   const scroll = document.querySelector(".tasks ol");
   const top = scroll ? scroll.scrollTop : 0;
   const across = (document.querySelector(".grid") || { scrollLeft: 0 }).scrollLeft;
-  const body = place.pane === "evaluation" ? [evaluation()] : [curves(), make("div", { class: `panes${long() ? " long" : ""}` }, tasks(), grid(), why(), detail())];
+  const body = place.pane === "evaluation" ? [evaluation()] : place.pane === "text" ? [make("div", { class: "panes reads" }, tasks(), reading())] : [curves(), make("div", { class: `panes${long() ? " long" : ""}` }, tasks(), grid(), why(), detail())];
   document.getElementById("page").replaceChildren(bar(), ...body);
   const list = document.querySelector(".tasks ol");
   if (list) list.scrollTop = top;
@@ -138,12 +139,14 @@ const long = () => taskOf() && Math.max(...taskOf().rollouts.map((one) => one.tu
 function bar() {
   const pane = (name, label) => make("button", { "aria-pressed": String(place.pane === name), onclick: () => go({ pane: name }) }, label);
   const facts = Object.entries(head.facts).map(([name, value]) => `${name} ${value}`).join(" · ");
-  const result = ["before", "after"].filter((when) => head.evaluation[when]).map((when) => `${when} ${estimate(head.evaluation[when].success)} %`);
+  const kind = ["success", "score"].find((name) => Object.values(head.evaluation).some((one) => one[name] && one[name].mean !== null));
+  const result = kind ? ["before", "after"].filter((when) => head.evaluation[when]).map((when) => `${when} ${estimate(head.evaluation[when][kind])} %`) : [];
+  const difference = head.gain && head.gain[kind] && head.gain[kind].mean !== null ? `, ${gained(head.gain[kind])} by task` : "";
   const steps = make("select", { "data-keep": "step", title: "rollout step ([ and ])", onchange: (event) => go({ step: Number(event.target.value) }) },
     head.steps.map((step) => make("option", { value: step, selected: step === place.step }, step === PANEL ? "the panel" : `step ${step}`)));
   return make("header", {}, make("h1", {}, head.name), make("span", { class: "facts" }, facts),
-    result.length ? make("strong", { title: panelNote() }, `panel success ${result.join(" → ")}`) : null,
-    make("span", { class: "right" }, steps, pane("credit", "credit"), Object.keys(head.evaluation).length ? pane("evaluation", "evaluation") : null, theme()));
+    result.length ? make("strong", { title: panelNote() }, `panel ${kind} ${result.join(" → ")}${difference}`) : make("span", { class: "none" }, "no panel was played: a recipe plays one before and after training (--panel, --evaluate_first True)"),
+    make("span", { class: "right" }, steps, pane("credit", "credit"), pane("text", "text"), Object.keys(head.evaluation).length ? pane("evaluation", "evaluation") : null, theme()));
 }
 
 function panelNote() {
@@ -337,7 +340,7 @@ function block(name, value) {
 function played(rollout, turn) {
   const outcome = make("p", { class: rollout.won ? "won" : "lost" }, `episode ${rollout.won == null ? "ended (success unknown)" : rollout.won ? "won" : "not won"}, reward ${shown(rollout.reward)}, ended: ${rollout.stop || "–"}`);
   const earned = turn.turn_reward === undefined ? null : make("p", { class: "earned" }, `this turn's reward ${shown(turn.turn_reward, 3)} of the episode's ${shown(rollout.reward, 3)}`);
-  return make("div", { class: "turn" }, make("h3", {}, `${place.step === PANEL ? "panel" : "sibling"} ${rollout.rollout}, turn ${turn.turn}`), outcome, earned, ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
+  return make("div", { class: "turn" }, make("h3", {}, `${place.step === PANEL ? "panel" : "sibling"} ${rollout.rollout}, turn ${turn.turn}`), outcome, earned, make("p", { class: "reason" }, reason(rollout, turn)), ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
     make("details", {}, make("summary", {}, "prompt"), make("p", { class: "text" }, turn.prompt || "")), ...block("what the teacher read here", turn.credit.privileged_text), ...block("what the teacher thought here", turn.credit.teacher_thinking), ...block("and would have done", turn.credit.teacher_action));
 }
 
