@@ -3,10 +3,11 @@ prompt, learnt without the skill in the prompt, for as many CPU seconds as anoth
 
     python -m research.imitation searchqa_hops --seed 30 --cpu_seconds 90 --output outputs/imitation.json
     python -m research.imitation searchqa_hops --seed 30 --cpu_seconds 90 --won --output outputs/imitation_won.json
+    python -m research.imitation sums_smollm --won --tasks 6 --siblings 6 --rounds 10 --cpu_seconds 300 --output o.json
 
 With ``--won`` it learns from won episodes alone, which makes the reward a filter. With ``--save FOLDER`` the policy
-stays there, and another run can start from it. Rounds are those of training: 4 tasks x 8 siblings. An update learns
-from as many turns as 32 episodes have on average.
+stays there, and another run can start from it. Rounds are those of training, 4 tasks x 8 siblings by default. An
+update learns from as many turns as a round has on average. Adapters are trained where the recipe has them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.commands.launch.presets import preset
 from alignopsd_trl.commands.own_task.warm_start.supervised import IGNORED, loss_of
 from alignopsd_trl.common.files import write_json
-from alignopsd_trl.common.models import end_ids
+from alignopsd_trl.common.models import end_ids, resolve_model
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
@@ -38,34 +40,35 @@ from alignopsd_trl.sampling.loop import plain_sampler
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.turns import Trajectory, Turn
 
-TASKS, SIBLINGS, FORWARD = 4, 8, 16
+FORWARD = 16
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 
 def skilled_play(
-    model: Any, tokenizer: Any, suite: Suite, settings: dict[str, Any], seed: int, rounds: int
+    model: Any, tokenizer: Any, suite: Suite, settings: dict[str, Any], given: argparse.Namespace
 ) -> list[Trajectory]:
     """Plays training tasks with the skill in the prompt. A turn's ``prompt_ids`` are the prompt without it."""
     options, ends = PlayOptions(max_prompt_length=settings["max_prompt_length"]), end_ids(model, tokenizer.eos_token_id)
-    bank = load_skills(suite.skill_bank or suite.name, load_encoder("lexical"), ())
-    environments = open_batch(suite.factory, TASKS * SIBLINGS, 60.0)
+    bank = load_skills(suite.skill_bank or suite.name, load_encoder("lexical"), suite.tasks("train").column_names)
+    count = given.tasks * given.siblings
+    environments = open_batch(suite.factory, count, 60.0)
     player = Player.of(
         environments,
-        plain_sampler(model, tokenizer, ends, SAMPLING, settings["max_completion_length"], TASKS * SIBLINGS),
+        plain_sampler(model, tokenizer, ends, SAMPLING, settings["max_completion_length"], count),
         tokenizer,
         ends,
         options,
         skills=skill_source(bank, tokenizer, settings["skill_tokens"]),
-        privileged_siblings=SIBLINGS,
-        sampling_seed=seed,
+        privileged_siblings=given.siblings,
+        sampling_seed=given.seed,
     )
     rows = [dict(row) for row in suite.tasks("train")]
-    random.Random(seed).shuffle(rows)
+    random.Random(given.seed).shuffle(rows)
     played: list[Trajectory] = []
-    with closing(environments), evaluating(model, seed):
-        for number in range(rounds):
-            tasks = [rows[(TASKS * number + one) % len(rows)] for one in range(TASKS)]
-            every = [(task, sibling) for task in tasks for sibling in range(SIBLINGS)]
+    with closing(environments), evaluating(model, given.seed):
+        for number in range(given.rounds):
+            tasks = [rows[(given.tasks * number + one) % len(rows)] for one in range(given.tasks)]
+            every = [(task, sibling) for task in tasks for sibling in range(given.siblings)]
             seeds = [episode_seeds(task["task_id"], number, sibling) for task, sibling in every]
             played += player.play([task for task, _ in every], seeds, [task["task_id"] for task, _ in every])
     return played
@@ -93,7 +96,10 @@ def batches(turns: Sequence[Turn], size: int, seed: int) -> Iterator[list[Turn]]
 
 def imitate(model: Any, turns: Sequence[Turn], size: int, rate: float, seed: int, until: float) -> int:
     """Trains the model on turns until the process has used ``until`` CPU seconds; returns the number of updates."""
-    optimizer, updates = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0), 0
+    optimizer, updates = (
+        torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=rate, weight_decay=0.0),
+        0,
+    )
     model.eval()  # no dropout, as in training
     for batch in batches(turns, size, seed):
         batch.sort(key=lambda turn: len(turn.prompt_ids) + len(turn.response_ids))
@@ -115,7 +121,9 @@ def main() -> None:
     parser.add_argument("environment")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning_rate", type=float, default=2e-4)
-    parser.add_argument("--rounds", type=int, default=12, help="of play, 32 episodes each")
+    parser.add_argument("--rounds", type=int, default=12, help="of play")
+    parser.add_argument("--tasks", type=int, default=4, help="of a round")
+    parser.add_argument("--siblings", type=int, default=8, help="episodes of each")
     parser.add_argument("--cpu_seconds", type=float, required=True, help="of play and training together")
     parser.add_argument("--won", action="store_true", help="learn from won episodes alone")
     parser.add_argument("--limit", type=int, default=160, help="tasks of the test panel")
@@ -123,11 +131,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    settings, suite, began = preset(given.environment), load(given.environment), time.process_time()
-    model, tokenizer = load_policy(settings["model_name_or_path"])
-    played = skilled_play(model, tokenizer, suite, settings, given.seed, given.rounds)
+    settings, began = preset(given.environment), time.process_time()
+    suite = load(settings["environment"])
+    model, tokenizer = load_policy(resolve_model(settings["model_name_or_path"]))
+    if settings.get("use_peft"):
+        adapter = {"r": settings["lora_r"], "lora_alpha": settings["lora_alpha"], "target_modules": "all-linear"}
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **adapter))
+    played = skilled_play(model, tokenizer, suite, settings, given)
     turns = [turn for one in played if one.won or not given.won for turn in one.turns]
-    size = max(1, TASKS * SIBLINGS * len(turns) // len(played))
+    size = max(1, given.tasks * given.siblings * len(turns) // len(played))
     until = began + given.cpu_seconds
     updates = imitate(model, turns, size, given.learning_rate, given.seed, until)
     used = time.process_time() - began
