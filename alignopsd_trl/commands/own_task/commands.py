@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from alignopsd_trl.commands.own_task.task import Task
 
 TASK = "a module with suite(), its file or folder, MODULE:CLASS of a TRL class, or the address of an OpenEnv server"
-SKILLED = f"share of episodes played under the skill; {SKILLED_SHARE:g}, at which the policy follows it in a prompt"
+SKILLED = f"share of episodes played under the skill; {SKILLED_SHARE:g}, at which the policy follows it in a prompt, "
+SKILLED += "and 1 with --policy"
 LEAST = {"episodes": 1, "max_prompt_length": 1, "max_completion_length": 1, "time_limit": 1e-3}
 LEAST |= {"seed": 0, "skilled_share": 0, "temperature": 0}
 FOLDER, FILE = "policy", "demonstrations.jsonl"
@@ -102,22 +103,26 @@ def check(argv: Sequence[str]) -> int:
 
 def demonstrate(argv: Sequence[str]) -> None:
     """Lets a player play, and writes its turns as demonstrations."""
-    parser = _parser("demonstrate", "Lets a scripted player or a model behind an endpoint play, for warm_start.")
+    parser = _parser("demonstrate", "Lets a scripted player or a model play, for warm_start.")
     plays = parser.add_mutually_exclusive_group()
     plays.add_argument("--player", metavar="MODULE:FUNCTION", help="the scripted player; TASK_player:play by default")
     plays.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, up to /v1; plays instead")
+    about = "plays with the skill in its prompts; what it wins is written without the skill, for itself to learn"
+    plays.add_argument("--policy", metavar="MODEL", help=about)
     parser.add_argument("--endpoint_model", default="default", help="the model's name there")
-    parser.add_argument("--temperature", type=number, default=1.0, help="of the endpoint")
-    parser.add_argument("--episodes", type=int, help=f"{SCRIPTED} of a scripted player, {ASKED} of an endpoint")
-    parser.add_argument("--won_only", action="store_true", help="leave out episodes that were not won")
-    parser.add_argument("--skilled_share", type=number, default=SKILLED_SHARE, help=SKILLED)
+    parser.add_argument("--temperature", type=number, default=1.0, help="of the endpoint or the policy")
+    parser.add_argument("--episodes", type=int, help=f"{SCRIPTED} of a scripted player, {ASKED} of a model")
+    parser.add_argument(
+        "--won_only", action="store_true", help="leave out episodes that were not won; so does --policy"
+    )
+    parser.add_argument("--skilled_share", type=number, help=SKILLED)
     parser.add_argument("--model", help="the policy to be, whose tokenizer counts; as in check")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=place, default=FILE)
     given = parser.parse_args(argv)
     parser.at_least(given, LEAST)
-    parser.read_with(given, "endpoint", "endpoint_model", "temperature")
+    parser.read_with(given, "endpoint", "endpoint_model", *(() if given.policy else ("temperature",)))
     with reported("alignopsd demonstrate", resumes=None), setup():
         if given.output.is_dir():
             raise ValueError(f"--output {path_as_given(given.output)} is a folder; name a file")
@@ -126,22 +131,31 @@ def demonstrate(argv: Sequence[str]) -> None:
         from alignopsd_trl.commands.own_task.demonstrations import demonstrate, write_demonstrations
         from alignopsd_trl.commands.own_task.playing import Endpoint, scripted
 
-        task = _task(given)
-        if given.endpoint is None:
+        task, model = _task(given), given.policy or given.model
+        if given.policy is not None:
+            from alignopsd_trl.commands.own_task.own_play import own_play
+
+            actor, task = own_play(given.policy, task, given.seed, given.temperature)
+        elif given.endpoint is None:
             actor = scripted(task.name, given.player, given.seed)
         else:
             prompt, tokens = task.suite.factory().prompt, task.limit("max_completion_length")
             actor = Endpoint(given.endpoint, given.endpoint_model, prompt, given.temperature, tokens)
-        options = ("seed", "max_prompt_length", "skill_bank", "encoder", "won_only", "skilled_share")
+        share = (1.0 if given.policy else SKILLED_SHARE) if given.skilled_share is None else given.skilled_share
         found = demonstrate(
             task,
             actor,
-            episodes=given.episodes or (ASKED if given.endpoint else SCRIPTED),
-            tokenizer=_tokenizer(given.model, task),
-            **{name: getattr(given, name) for name in options},
+            episodes=given.episodes or (ASKED if given.endpoint or given.policy else SCRIPTED),
+            tokenizer=_tokenizer(model, task),
+            won_only=given.won_only or given.policy is not None,
+            skilled_share=share,
+            hidden=given.policy is not None,
+            **{name: getattr(given, name) for name in ("seed", "max_prompt_length", "skill_bank", "encoder")},
         )
         write_demonstrations(given.output, found.rows)
-        print(f"{found.told()}\n{given.output} is written; next: alignopsd warm_start {shlex.quote(given.task)}")
+        following = f"alignopsd warm_start {shlex.quote(given.task)}"
+        following += f" --model {shlex.quote(given.policy)}" if given.policy else ""
+        print(f"{found.told()}\n{given.output} is written; next: {following}")
 
 
 def warm_start(argv: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ def demonstrate(
     encoder: str = "lexical",
     won_only: bool = False,
     skilled_share: float = SKILLED_SHARE,
+    hidden: bool = False,
 ) -> Demonstrations:
     """Lets a player play training tasks, and returns its turns as rows. Raises `ValueError` if no turn is left.
 
@@ -85,6 +86,7 @@ def demonstrate(
         skill_bank, encoder: as in a recipe; by default the suite's bank.
         won_only: leaves out episodes that were not won.
         skilled_share: share of the episodes in which the player and the prompts have the skill.
+        hidden: whether the skill stands in the player's prompts alone, and in no row.
     """
     prompt = task.suite.factory().prompt
     if task.preset.get("history") == "conversation" and (getattr(prompt, "native", False) or asks(prompt)):
@@ -103,7 +105,8 @@ def demonstrate(
         raise ValueError(
             f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(all_played, won_only)}"
         )
-    shown, too_long = _rows(task, kept, tokenizer, limit)
+    learnt = [replace(one, privileged=False) for one in kept] if hidden else kept
+    shown, too_long = _rows(task, learnt, tokenizer, limit)
     if not shown:
         raise ValueError(
             f"task {task.name}: no prompt fits max_prompt_length={limit}; raise it, or show less in a prompt"
