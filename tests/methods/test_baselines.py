@@ -64,13 +64,6 @@ def test_expected_gradient_is_that_of_the_reverse_kl(
     torch.testing.assert_close(found, kl_gradient(logits, teacher), atol=1e-12, rtol=1e-9)
 
 
-def test_a_detached_ratio_would_give_the_forward_kl(policy: dict[str, torch.Tensor]) -> None:
-    logits, teacher = policy["logits"], policy["teacher"]
-    own = logits.log_softmax(-1)
-    found = expected_gradient(lambda live: o.weighted_k3_loss(live, teacher, live), logits, own.exp())
-    torch.testing.assert_close(found, kl_gradient(logits, teacher, forward=True), atol=1e-12, rtol=1e-9)
-
-
 def test_the_constant_gate_has_no_expected_gradient(policy: dict[str, torch.Tensor], tmp_path: Path) -> None:
     row = method("grpo_opsd", tmp_path, method_options={"form": "constant_gate"})
     own = policy["logits"].log_softmax(-1)
