@@ -15,7 +15,7 @@ import pytest
 import torch
 from fakes import corridor
 from fakes.own_task import fails
-from fakes.trainers import make_trainer
+from fakes.trainers import make_trainer, trained
 from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.commands.cli import main as alignopsd
@@ -312,8 +312,7 @@ def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None
     for every in (0, 2):
         folder = tmp_path / str(every)
         parts = {"callbacks": [FidelityCallback(every, rollouts=4)] if every else []}
-        trainer = make_trainer(folder, script=False, max_steps=3, seed=1, parts=parts)
-        trainer.train()
+        trainer = trained(folder, script=False, max_steps=3, seed=1, parts=parts)
         runs.append(trainer)
     logs = [[entry for entry in one.state.log_history if "reward" in entry] for one in runs]
     assert [entry["reward"] for entry in logs[0]] == [entry["reward"] for entry in logs[1]]

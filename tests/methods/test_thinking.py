@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from fakes.lockstep_cases import on_processes
 from fakes.tables import batch_of, config
 
 from alignopsd_trl.methods import checked_credit, get_method
@@ -264,25 +264,6 @@ def test_records_say_that_nobody_was_asked() -> None:
     ]
 
 
-class Lockstep:
-    """A `gather` of several threads that stand for processes."""
-
-    def __init__(self, count: int):
-        self._parts: list[torch.Tensor | None] = [None] * count
-        self._barrier = threading.Barrier(count, timeout=20)
-        self.calls = [0] * count
-
-    def of(self, rank: int):
-        def gather(values: torch.Tensor) -> torch.Tensor:
-            self._parts[rank], self.calls[rank] = values, self.calls[rank] + 1
-            self._barrier.wait()
-            everywhere = torch.cat(self._parts)
-            self._barrier.wait()
-            return everywhere
-
-        return gather
-
-
 @pytest.mark.parametrize("spread", [0.3, 1.0])
 @pytest.mark.parametrize("limits", [(0.01, 0.1), (0.0, 1.0)])
 @pytest.mark.parametrize("dead", [([1, 3], range(6)), (range(1, 6), [0, 1, 2, 3, 4]), (range(6), range(6))])
@@ -292,25 +273,21 @@ def test_processes_ask_equally_often_and_agree_with_one(dead, limits: tuple[floa
     method = get_method("align_opsd")(settings)
 
     def credits(lazy: bool):
-        world, found = Lockstep(2), [None, None]
-
-        def process(rank: int) -> None:
-            batch = some_batch(10 + rank, dead=dead[rank])
+        def process(rank: int, agree):
+            batch, gathered = some_batch(10 + rank, dead=dead[rank]), []
             batch = replace(batch, scored=~not_scored(method, batch) if lazy else None)
-            teacher = RandomTeacher(batch, rank, spread, world.of(rank))
-            found[rank] = batch, checked_credit(method, batch, teacher, 0), teacher
+            teacher = RandomTeacher(
+                batch, rank, spread, lambda values: torch.cat(agree.each(gathered.append(1) or values))
+            )
+            return batch, checked_credit(method, batch, teacher, 0), teacher, len(gathered)
 
-        threads = [threading.Thread(target=process, args=(rank,)) for rank in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert world.calls[0] == world.calls[1]
+        found = on_processes(2, process)
+        assert found[0][3] == found[1][3]
         return found
 
     short, whole = credits(lazy=True), credits(lazy=False)
     assert len(short[0][2].asked) == len(short[1][2].asked)
-    for (batch, credit, _), (_, expected, _) in zip(short, whole, strict=True):
+    for (batch, credit, *_), (_, expected, *_) in zip(short, whole, strict=True):
         assert torch.equal(credit.advantages, expected.advantages)
         live = [row for row in range(len(batch)) if batch.scored[row]]
         assert [credit.trace["span"][row] for row in live] == [expected.trace["span"][row] for row in live]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import losses, make_trainer, with_sampler
+from fakes.trainers import losses, make_trainer, trained, with_sampler
 
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.self_check import SelfCheckError, bound
@@ -25,8 +25,7 @@ def _logged(trainer: AlignOPSDTrainer, round: int) -> dict[str, float]:
 
 
 def test_a_sound_run_passes_and_logs_the_cheap_checks_in_every_round(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, **OPTIONS)
-    trainer.train()
+    trainer = trained(tmp_path, **OPTIONS)
     names = {"batching", "encoder", "reference", "empty_skill", "shared_prefix"}
     assert set(_logged(trainer, 0)) == {f"self_check/{name}" for name in names}
     assert all(value < 1e-5 for value in _logged(trainer, 0).values())
@@ -39,8 +38,7 @@ def test_a_sound_run_passes_and_logs_the_cheap_checks_in_every_round(tmp_path: P
 def test_the_check_changes_nothing(tmp_path: Path, method: str) -> None:
     runs = []
     for wanted in (True, False):
-        trainer = make_trainer(tmp_path / str(wanted), method=method, self_check=wanted, script=False)
-        trainer.train()
+        trainer = trained(tmp_path / str(wanted), method=method, self_check=wanted, script=False)
         runs.append(losses(trainer))
         assert bool(_logged(trainer, 0)) == (wanted and method == "align_opsd") or wanted
     assert runs[0] == runs[1]
@@ -137,8 +135,7 @@ def test_bounds_leave_room_for_rounding_and_none_for_another_prompt() -> None:
 
 @pytest.mark.full
 def test_bfloat16_passes(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, **OPTIONS, model_init_kwargs={"dtype": "bfloat16"})
-    trainer.train()
+    trainer = trained(tmp_path, **OPTIONS, model_init_kwargs={"dtype": "bfloat16"})
     assert 0 < max(_logged(trainer, 0).values()) < 1e-2
 
 
@@ -152,8 +149,7 @@ def _coarse(folder: Path) -> dict[str, Any]:
 
 
 def test_bounds_grow_with_the_rounding_of_a_coarse_policy(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, **_coarse(tmp_path) | {"max_steps": 1})
-    trainer.train()
+    trainer = trained(tmp_path, **_coarse(tmp_path) | {"max_steps": 1})
     found = _logged(trainer, 0)
     assert 5e-3 < found["self_check/shared_prefix"] < 0.1
     assert 0 < found["self_check/batching"] < found["self_check/shared_prefix"]  # hardly any where bfloat16 is emulated

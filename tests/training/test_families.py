@@ -12,7 +12,7 @@ import torch
 from fakes.families import FAMILIES, family_trainer, makes_calls, save_family, tokenizer_of, try_family
 from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import losses, make_trainer, watch
+from fakes.trainers import losses, make_trainer, trained, watch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -155,8 +155,7 @@ def test_dropout_inside_of_attention_is_switched_off_too(attention: str, tmp_pat
         model.config.attention_dropout = dropout
         model.save_pretrained(tmp_path / "policy")
         options = {"policy": tmp_path / "policy", "model_init_kwargs": {"attn_implementation": attention}}
-        trainer = make_trainer(tmp_path / str(dropout), method="align_opsd", beta=0.05, max_steps=2, **options)
-        trainer.train()
+        trainer = trained(tmp_path / str(dropout), method="align_opsd", beta=0.05, max_steps=2, **options)
         found.append(losses(trainer))
     assert found[0] == found[1]
 
