@@ -528,13 +528,6 @@ def test_missing_parts_are_refused_before_the_model_loads(tmp_path: Path) -> Non
         AlignOPSDTrainer("/no/model", make_config(tmp_path, method="alchemy"), ToyEnvironment, toy_dataset())
 
 
-def test_model_card_names_the_method_and_its_settings(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, method="align_opsd")
-    trainer.create_model_card(model_name="toy-policy")
-    card = (tmp_path / "README.md").read_text()
-    assert "align-opsd" in card and '"skill_tokens": 30' in card and "Beyond Timestamps" in card
-
-
 def test_no_setting_shadows_one_of_trls_by_accident() -> None:
     meant = {"max_completion_length", "num_generations_eval", "disable_dropout", "scale_rewards"}
     own = set(AlignOPSDConfig.__annotations__) - {"_VALID_DICT_FIELDS"}
