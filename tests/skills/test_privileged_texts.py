@@ -39,18 +39,13 @@ def texts(name: str, group: list[Trajectory]) -> list[list[str]]:
     return [[source(turn, one, rest) for turn in one.turns] for one, rest in zip(group, others, strict=True)]
 
 
-def test_next_observation_tells_the_answer_to_the_action() -> None:
+def test_a_shipped_source_tells_the_answer_to_the_action_or_what_the_environment_says_of_it() -> None:
     one = episode("0", 0.0, ("open door", "a hall"), ("", "invalid"), ("go", ""), ("look", "long text"))
-    one.turns[3].info = {"next_observation": "short"}
+    one.turns[2].info, one.turns[3].info = {"feedback": "there is no way"}, {"next_observation": "short"}
     assert texts("next_observation", [one]) == [
         ["After the action open door you will see: a hall", "", "", "After the action look you will see: short"]
     ]
-
-
-def test_feedback_is_what_the_environment_says() -> None:
-    one = episode("0", 0.0, ("left", "pit"), ("up", "pit"))
-    one.turns[1].info = {"feedback": "there is no way up"}
-    assert texts("feedback", [one]) == [["", "there is no way up"]]
+    assert texts("feedback", [one]) == [["", "", "there is no way", ""]]
 
 
 def test_a_source_gets_its_arguments_by_name_or_in_order() -> None:
