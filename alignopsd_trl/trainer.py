@@ -28,7 +28,7 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.methods import Method, checked_credit
 from alignopsd_trl.results.hub import push_checkpoint, push_model, write_card
 from alignopsd_trl.results.summary import EvaluationResult
-from alignopsd_trl.rollout.monte_carlo.rollouts import Replays, with_advantages
+from alignopsd_trl.rollout.monte_carlo.replays import Replays, with_advantages
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.sampling.backend import Backend, Snapshot
 from alignopsd_trl.sampling.trl_engine import EngineBackend, OwnBackend

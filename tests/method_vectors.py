@@ -16,12 +16,13 @@ TOLERANCE = 1e-5
 Case = dict[str, Any]
 
 
-def cases() -> list[Any]:
-    """(kind, case) of every ``*.json`` in the folder."""
+def cases(pipelines: bool = False) -> list[Any]:
+    """(kind, case) of every ``*.json`` in the folder: of single stages, or of whole pipelines."""
     found = []
     for path in sorted(FOLDER.glob("*.json")):
         data = json.loads(path.read_text())
-        found += [pytest.param(data["kind"], case, id=f"{path.stem}-{case['id']}") for case in data["cases"]]
+        if (data["kind"] == "pipeline") == pipelines:
+            found += [pytest.param(data["kind"], case, id=f"{path.stem}-{case['id']}") for case in data["cases"]]
     return found
 
 

@@ -77,7 +77,6 @@ class SecondDevice(TorchDispatchMode):
     Attributes:
         operations: how many ran there.
         waits: what the host waited for, and where.
-        uploads: copies from the CPU to the device, which the host does not wait for.
     """
 
     entered: SecondDevice
@@ -86,7 +85,6 @@ class SecondDevice(TorchDispatchMode):
         super().__init__()
         self.operations = 0
         self.waits: Counter[str] = Counter()
-        self.uploads: Counter[str] = Counter()
 
     def __enter__(self) -> SecondDevice:
         SecondDevice.entered = self
@@ -128,7 +126,6 @@ class SecondDevice(TorchDispatchMode):
             return
         rest = [value for value in tree_leaves(args[2:]) if isinstance(value, torch.Tensor)]
         if name.startswith(_INDEX) and is_there(args[0]) and all(is_there(one) or one.dim() == 0 for one in rest):
-            self.uploads[f"index at {_caller()}"] += 1
             return
         shapes = [f"{value.device.type}{tuple(value.shape)}" for value in tensors]
         raise MixedDevices(f"{name} of {', '.join(shapes)} at {_caller()}")
@@ -139,15 +136,9 @@ class SecondDevice(TorchDispatchMode):
         masks = [one for one in tree_leaves(args[1:2]) if isinstance(one, torch.Tensor) and one.dtype == torch.bool]
         if name.startswith(_INDEX) and any(map(is_there, masks)):
             self.waits_for("boolean index")
-        moves = None
-        if name.startswith("aten._to_copy") and target is not None and is_there(args[0]) != target:
-            moves = target
-        if name.startswith("aten.copy_") and is_there(args[0]) != is_there(args[1]):
-            moves = is_there(args[0])
-        if moves is False:
+        made = name.startswith("aten._to_copy") and target is False and is_there(args[0])
+        if made or (name.startswith("aten.copy_") and not is_there(args[0]) and is_there(args[1])):
             self.waits_for("copy to the CPU")
-        elif moves:
-            self.uploads[f"copy at {_caller()}"] += 1
 
 
 def is_there(value: Any) -> bool:

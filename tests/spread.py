@@ -1,7 +1,6 @@
 """Run under torchrun by `test_spread.py`: the same short runs with the policy spread over two processes in another way
 (`ddp`, `fsdp2`, `zero2`, `zero3`). ``python spread.py FOLDER STRATEGY...``; each leaves
-``FOLDER/STRATEGY/CASE_RANK.pt``. ``python tests/spread.py table fsdp2 zero2 zero3`` launches them beside DDP and prints
-how far each is from it; ZeRO needs the extra `deepspeed`.
+``FOLDER/STRATEGY/CASE_RANK.pt``. ZeRO needs the extra `deepspeed`.
 
 accelerate ignores FSDP where it finds no accelerator and would run DDP instead, so a CPU world is made to look like a
 world of GPUs to it, and every run asserts what it runs under. ZeRO-3 keeps small parameters whole, and a toy has no
@@ -189,7 +188,6 @@ def outcome(trainer: AlignOPSDTrainer) -> dict[str, Any]:
         "history": history,
         "held": share_held(trainer),
         "weights": whole_weights(trainer),
-        "phases": dict(trainer.phases.total),
     }
 
 
@@ -252,11 +250,9 @@ def run(root: Path, strategy: str, case: str) -> None:
     if strategy.startswith("zero"):
         assert trainer.accelerator.state.deepspeed_plugin.zero_stage == int(strategy[-1])
     longest = watch_lengths(trainer)
-    started = time.process_time()
     trainer.train()
-    seconds = time.process_time() - started
     embedding = trainer.encoder(["go zero left"]) if case in ENCODED and trainer.encoder else None
-    result = outcome(trainer) | {"seconds": seconds, "embedding": embedding, "longest": longest}
+    result = outcome(trainer) | {"embedding": embedding, "longest": longest}
     if case == "plain" and strategy == "fsdp2":
         result["whole_after_scoring"], result["whole_before_push"] = whole_parameters(trainer)
     torch.save(result, root / strategy / f"{case}_{os.environ['RANK']}.pt")
@@ -317,41 +313,13 @@ def run_failing(root: Path, strategy: str) -> None:
     torch.save(outcome(trainer), root / strategy / f"failing_{os.environ['RANK']}.pt")
 
 
-def table(strategies: list[str]) -> str:
-    """Largest differences from DDP over all rounds, and the CPU seconds of process 0's training."""
-    folder = Path(tempfile.mkdtemp())
-    prepare(folder)
-    for strategy in ("ddp", *strategies):
-        launch(folder, strategy, timeout=3600)
-    lines = ["| path | run | loss | gradient norm | weights | CPU s (DDP) |", "| --- " * 6 + "|"]
-    for strategy in strategies:
-        for case in (*(one for one in RUNS[strategy] if one in CASES), "resumed"):
-            expected, found = (
-                load(folder, "ddp", "plain" if case == "resumed" else case)[0],
-                load(folder, strategy, case)[0],
-            )
-            apart = [_apart(found[name], expected[name]) for name in ("loss", "norm", "weights")]
-            cells = [strategy, case, *(f"{value:.1e}" for value in apart)]
-            times = f"{found.get('seconds', float('nan')):.0f} ({expected['seconds']:.0f})"
-            lines.append("| " + " | ".join([*cells, times]) + " |")
-    return "\n".join(lines)
-
-
-def _apart(found: Any, expected: Any) -> float:
-    if isinstance(found, dict):
-        return max(float((found[name] - expected[name]).abs().max()) for name in expected)
-    return max(abs(one - other) for one, other in zip(found, expected, strict=True))
-
-
 def prepare(folder: Path) -> None:
     """The policy and the encoder that all runs start from."""
     build_model(build_tokenizer()).save_pretrained(folder / "policy")
     make_encoder(folder)
 
 
-if __name__ == "__main__" and sys.argv[1] == "table":
-    print(table(sys.argv[2:]))
-elif __name__ == "__main__":
+if __name__ == "__main__":
     gc.freeze()  # what was imported: each training would look through it for garbage
     target = Path(sys.argv[1])
     look_like_gpus()

@@ -1,4 +1,4 @@
-"""How each kind of golden vector is computed."""
+"""How each kind of golden vector is computed, but whole pipelines: `test_align_opsd.py` asks the method for those."""
 
 from __future__ import annotations
 
@@ -48,9 +48,6 @@ RUNNERS: dict[str, Callable[[Case, Case], Case]] = {}
 def runner(function: Callable[[Case, Case], Case]) -> Callable[[Case, Case], Case]:
     RUNNERS[function.__name__.rstrip("_")] = function  # ty: ignore[missing-attribute]
     return function
-
-
-# Unit kinds
 
 
 @runner
@@ -423,100 +420,3 @@ def alignment_loss(inputs: Case, params: Case) -> Case:
         "gate_mean": token_mean(trust),
         "gate_active": token_mean((trust > 0.5).float()),
     }
-
-
-# The whole chain
-
-
-@runner
-def pipeline(inputs: Case, params: Case) -> Case:
-    identities = inputs["identities"]
-    task, rollout, turn = identity = identity_columns(identities)
-    student = [parse_response(text) for text in inputs["student_response"]]
-    teacher = [parse_response(text) for text in inputs["teacher_response"]]
-    student_valid = flag([thought.thinking_valid for thought in student])
-    teacher_valid = flag([thought.thinking_valid for thought in teacher])
-    left, right = real(inputs["teacher_embedding"]), real(inputs["student_embedding"])
-    similarity = by_task(task, lambda rows: cosine(left[rows], right[rows]))
-    eligible = by_task(task, lambda rows: eligibility(rollout[rows], teacher_valid[rows], student_valid[rows]))
-    computed: Case = {
-        "student_thinking_valid": student_valid.int(),
-        "teacher_thinking_valid": teacher_valid.int(),
-        "H": similarity,
-        "structural_mask": eligible.int(),
-    }
-    sources = selected(similarity, eligible, identity, params)
-    computed["top_k_sources"] = ragged(sources)
-    if params["action_filter"]:
-        acts = real(inputs["teacher_action_embedding"]), real(inputs["student_action_embedding"])
-        computed["action_similarity"] = cosine(*acts)
-        target, slot = (sources >= 0).nonzero(as_tuple=True)
-        source = sources[target, slot]
-        kept = accept_actions(
-            [thought.action for thought in teacher],
-            [thought.action for thought in student],
-            computed["action_similarity"][source, target],
-            params["action_threshold"],
-            params["action_filter"],
-            source,
-            target,
-        )
-        sources = sources.index_put((target, slot), torch.where(kept, source, -1))
-    computed["sources"] = ragged(sources)
-    computed |= rectified(inputs, params, similarity, sources)
-    scale = params["normalize_by_std"]
-    reward = real(inputs["reward"])
-    computed["advantage"] = rollout_advantage(reward, Groups.of(task, rollout), params["normalization_scope"], scale)
-    span = None
-    if params["allocation"] in ("adaptive", "random"):
-        found, span = spans_of(similarity, eligible, identity, identities, params)
-        computed |= found
-    mask = matrix(inputs["policy_mask"], flag)
-    computed |= credited(
-        computed["rectified_gap"], mask, computed["advantage"], identities, params, params["allocation"], span
-    )
-    residual = invalid_action_residual(reward, flag(inputs["action_valid"]), task, params["invalid_penalty"], scale)
-    final = computed["token_advantage"] + token_advantages(torch.zeros_like(residual), mask, residual)
-    return computed | {"invalid_residual": residual, "final_token_advantage": final}
-
-
-def spans_of(
-    similarity: torch.Tensor,
-    eligible: torch.Tensor,
-    identity: tuple[torch.Tensor, ...],
-    identities: list[Any],
-    params: Case,
-) -> tuple[Case, torch.Tensor]:
-    count = len(similarity)
-    profile = similarity.new_zeros((count, count), dtype=torch.float64)
-    valid, counts = (similarity.new_zeros(count, dtype=torch.bool) for _ in range(2))
-    shift = similarity.new_zeros(count, dtype=torch.float64)
-    for rows in Groups.of(*identity).by_task:
-        block = rows[:, None], rows
-        part, valid[rows] = profiles(
-            similarity[block], eligible[block], params["similarity_threshold"], params["profile_temperature"]
-        )
-        profile[block] = part
-        shift[rows], counts[rows] = adjacent_divergence(
-            part, valid[rows], eligible[block], identity[1][rows], params["profile_distance"], count
-        )
-    quantile = boundary_quantile(shift[counts], params["quantile"])
-    limit = clip_threshold(quantile, params["threshold_min"], params["threshold_max"])
-    limits = params | {"threshold": limit, "fallback_min": params["threshold_min"]}
-    seed = 0 if params["allocation"] == "random" else None
-    found = segmentations(shift.tolist(), counts.tolist(), identities, limits, seed)["trajectories"]
-    span, number = similarity.new_zeros(count, dtype=torch.int64), 0
-    for trajectory in found:
-        for start, end in trajectory["spans"]:
-            span[trajectory["turns"][start:end]] = number
-            number += 1
-    computed = {
-        "profile": profile,
-        "profile_valid": valid.int(),
-        "divergence": shift,
-        "divergence_valid": counts.int(),
-        "threshold": limit,
-        "trajectories": found,
-        "span_of_turn": span,
-    }
-    return computed, span

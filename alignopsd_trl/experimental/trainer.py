@@ -17,7 +17,7 @@ from alignopsd_trl.experimental.trl_colocated import ColocatedBackend, sampling_
 from alignopsd_trl.results.summary import EvaluationResult
 from alignopsd_trl.rollout.driver import SLICE
 from alignopsd_trl.rollout.loop import ENDS
-from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.monte_carlo.replays import Replays
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.sampling.backend import Backend, Snapshot
 from alignopsd_trl.sampling.trl_engine import push_weights

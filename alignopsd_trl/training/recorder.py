@@ -21,7 +21,7 @@ from alignopsd_trl.methods import Credit
 from alignopsd_trl.records import TokenTexts, merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout.conversations import note_of_breaks
 from alignopsd_trl.rollout.metrics import conversation_metrics, privileged_metrics, rollout_metrics
-from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.monte_carlo.replays import Replays
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.runs.files import TRAJECTORIES
 from alignopsd_trl.runs.health import Decay

@@ -17,7 +17,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout.episode import SkillSource, episode_seeds, no_skills
-from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.monte_carlo.replays import Replays
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import Reader, reader_for

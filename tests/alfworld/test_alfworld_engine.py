@@ -12,7 +12,7 @@ from alignopsd_trl.environments.alfworld import AlfWorldEnvironment, AlfWorldOpt
 from alignopsd_trl.environments.alfworld.engine import library, translation
 from alignopsd_trl.environments.alfworld.engine.grammar import Grammar
 from alignopsd_trl.environments.alfworld.engine.packages import logic_files
-from alignopsd_trl.environments.alfworld.engine.play import display_names, known, make_engine
+from alignopsd_trl.environments.alfworld.engine.play import known, make_engine
 
 needs_engine()
 
@@ -243,14 +243,3 @@ def test_library_copies_are_trimmed_and_need_no_disk(tmp_path, monkeypatch):
     engine = make_engine("fast")
     engine.load(FIRST.joined())
     assert engine.reset().admissible
-
-
-def test_display_names_count_down_along_the_sorted_ids():
-    ids = ["cup_bar__plus_02", "cup_bar__plus_01", "sink_bar_1_bar_sinkbasin", "sink_bar_2", "agent1"]
-    assert display_names(ids) == {
-        "agent1": "agent1 ",
-        "cup_bar__plus_01": "cup 2",
-        "cup_bar__plus_02": "cup 1",
-        "sink_bar_1_bar_sinkbasin": "sinkbasin 1",
-        "sink_bar_2": "sink 1",
-    }

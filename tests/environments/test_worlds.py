@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.toy import Scripted, ToyEnvironment, build_tokenizer, toy_dataset
-from fakes.trainers import make_config, make_trainer
+from fakes.trainers import make_config, make_trainer, trained
 from fakes.worlds import Drawing
 
 from alignopsd_trl.checks.intended import Intended, check
@@ -302,8 +302,7 @@ def test_a_careless_world_trains_and_training_draws_its_own_numbers(tmp_path: Pa
             return super().step(action)
 
     def losses(kind: type, name: str) -> list[float]:
-        trainer = make_trainer(tmp_path / name, kind, script=False, max_steps=2)
-        trainer.train()
+        trainer = trained(tmp_path / name, kind, script=False, max_steps=2)
         return [log["loss"] for log in trainer.state.log_history if "loss" in log]
 
     assert losses(Seeds, "careless") == losses(ToyEnvironment, "sound")

@@ -13,7 +13,7 @@ import torch
 import transformers
 from fakes.tool_classes import TEMPLATES, Counter, counter_rows, hint
 from fakes.toy import TEMPLATE, WORDS, ToyEnvironment, toy_dataset
-from fakes.trainers import make_config
+from fakes.trainers import log_probs_of, make_config
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import supports_tool_calling
@@ -212,13 +212,8 @@ def call_of(tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 def _unpadded(trainer: AlignOPSDTrainer, turns: Sequence[Any]) -> torch.Tensor:
     """``(n, T)`` log-probs of the turns' responses by one forward each."""
-    rows = []
-    for turn in turns:
-        ids = torch.tensor([[*turn.prompt_ids, *turn.response_ids]])
-        with torch.no_grad():
-            logits = trainer.model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1]
-        wanted = torch.tensor(turn.response_ids).unsqueeze(1)
-        rows.append(logits.log_softmax(-1).gather(1, wanted).squeeze(1))
+    with torch.no_grad():
+        rows = [log_probs_of(trainer.model, turn.prompt_ids, turn.response_ids) for turn in turns]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 

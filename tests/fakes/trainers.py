@@ -82,6 +82,13 @@ def make_trainer(
     return trainer
 
 
+def trained(folder: Path, *given: Any, **options: Any) -> Watched:
+    """A trainer as `make_trainer` makes it, after its training."""
+    trainer = make_trainer(folder, *given, **options)
+    trainer.train()
+    return trainer
+
+
 class _Gradients(TrainerCallback):
     def __init__(self, trainer: Watched):
         self.trainer = trainer
@@ -116,6 +123,28 @@ def losses(trainer: AlignOPSDTrainer) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
+def log_probs_of(model: Any, prompt: Any, response: Any, temperature: float = 1.0) -> torch.Tensor:
+    """Of each token of a response, by one forward of the prompt and the response alone."""
+    prompt, response = torch.as_tensor(prompt), torch.as_tensor(response)
+    logits = model(torch.cat([prompt, response]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1] / temperature
+    return logits.log_softmax(-1).gather(1, response.unsqueeze(1)).squeeze(1)
+
+
+def kept(owner: Any, name: str, parts: bool = False) -> list[Any]:
+    """What a method of an object gives from now on, call by call; or the parts of the lists that it gives."""
+    inner, found = getattr(owner, name), []
+    keep = found.extend if parts else found.append
+    setattr(owner, name, lambda *given, **options: keep(made := inner(*given, **options)) or made)
+    return found
+
+
+def rounds_of(trainer: Any) -> list[Any]:
+    """The rounds that a trainer records from now on."""
+    inner, found = trainer.recorder.record, []
+    trainer.recorder.record = lambda played, *others: found.append(played) or inner(played, *others)
+    return found
+
+
 def hand_loss(model: Any, parts: list[dict[str, torch.Tensor]]) -> tuple[float, dict[str, torch.Tensor]]:
     """The token-mean policy loss at ratio 1 over the rows of all processes, one unpadded row at a time, and its
     gradient."""
@@ -126,8 +155,7 @@ def hand_loss(model: Any, parts: list[dict[str, torch.Tensor]]) -> tuple[float, 
         for row in range(len(part["prompt_ids"])):
             prompt = part["prompt_ids"][row][part["prompt_mask"][row].bool()]
             response = part["completion_ids"][row][part["completion_mask"][row].bool()]
-            logits = model(torch.cat([prompt, response]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
-            log_probs = logits.log_softmax(-1).gather(1, response.unsqueeze(1)).squeeze(1)
+            log_probs = log_probs_of(model, prompt, response)
             mask = part["tool_mask"][row][: len(response)]
             advantage = part["advantages"][row][: len(response)]
             total = total - (torch.exp(log_probs - log_probs.detach()) * advantage * mask).sum() / tokens
@@ -157,12 +185,10 @@ class FakeSampler:
 
     def generate(self, prompts, images, num_generations, profiler):
         responses, _ = self.respond(prompts)
-        model, values = self.trainer.model, []
+        values = []
         for prompt, response in zip(prompts, responses, strict=True):
-            with torch.no_grad():
-                logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
-            exact = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)
-            values.append([[value - self.offset] for value in exact.tolist()])
+            exact = log_probs_of(self.trainer.model, prompt, response).tolist()
+            values.append([[value - self.offset] for value in exact])
         return prompts, responses, values, None
 
 

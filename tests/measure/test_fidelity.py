@@ -36,7 +36,7 @@ from alignopsd_trl.common import statistics
 from alignopsd_trl.common.files import plain
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Credit, grpo
-from alignopsd_trl.rollout.monte_carlo.rollouts import (
+from alignopsd_trl.rollout.monte_carlo.replays import (
     ReplayError,
     Replays,
     enough_for,

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 from datasets import Dataset
 from fakes import corridor, tool_classes
-from fakes.toy import build_model, build_tokenizer
+from fakes.toy import build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from alignopsd_trl.commands.launch.evaluate import main as evaluate
 from alignopsd_trl.commands.measure.commands import run_measure as main
 from alignopsd_trl.common.models import load_tokenizer
 from alignopsd_trl.environments import Suite, TaskPanel
-from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
-from alignopsd_trl.sampling.loop import plain_sampler
+from alignopsd_trl.rollout.monte_carlo.replays import ReplayError
 
 
 def _save(folder: Path, **tokens: str | None) -> Path:
@@ -65,15 +64,6 @@ def test_a_tokenizer_that_does_not_fit_its_model_is_named(tmp_path: Path) -> Non
         folder = _save(tmp_path / next(iter(tokens)), **tokens)
         with pytest.raises(ValueError, match=message):
             _measure(folder, tmp_path / "out", "--methods", "grpo")
-
-
-def test_the_models_own_taste_in_sampling_does_not_count(tmp_path: Path) -> None:
-    tokenizer = build_tokenizer()
-    model = build_model(tokenizer).eval()
-    model.generation_config.min_p = 0.999
-    options = {"temperature": 1.0, "top_k": len(tokenizer)}
-    sampled = plain_sampler(model, tokenizer, [tokenizer.eos_token_id], options, 1, 64).respond([[5, 6, 7]] * 64).ids
-    assert len({tokens[0] for tokens in sampled}) > 8
 
 
 def test_a_class_of_trls_convention_is_measured_as_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from fakes import corridor
 from fakes.own_task import fails
-from fakes.trainers import make_trainer
+from fakes.trainers import make_trainer, rounds_of, trained
 from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.commands.cli import main as alignopsd
@@ -23,8 +23,7 @@ from alignopsd_trl.commands.measure import measurement
 from alignopsd_trl.commands.measure.commands import run_measure as main
 from alignopsd_trl.commands.measure.training import FidelityCallback
 from alignopsd_trl.commands.measure.variants import CachedTeacher, read_vary
-from alignopsd_trl.methods import Credit
-from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError
+from alignopsd_trl.rollout.monte_carlo.replays import ReplayError
 from alignopsd_trl.scoring.model import ModelScorer
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
@@ -312,8 +311,7 @@ def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None
     for every in (0, 2):
         folder = tmp_path / str(every)
         parts = {"callbacks": [FidelityCallback(every, rollouts=4)] if every else []}
-        trainer = make_trainer(folder, script=False, max_steps=3, seed=1, parts=parts)
-        trainer.train()
+        trainer = trained(folder, script=False, max_steps=3, seed=1, parts=parts)
         runs.append(trainer)
     logs = [[entry for entry in one.state.log_history if "reward" in entry] for one in runs]
     assert [entry["reward"] for entry in logs[0]] == [entry["reward"] for entry in logs[1]]
@@ -328,17 +326,9 @@ def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None
 
 def test_monte_carlo_trains_on_what_the_walks_say(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, method="monte_carlo", method_options={"walks": 4}, script=False)
-    seen = []
-    inner = trainer.method.assign
-
-    def keep(batch, teacher, step) -> Credit:
-        credit = inner(batch, teacher, step)
-        seen.append((batch, credit))
-        return credit
-
-    trainer.method.assign = keep
+    rounds = rounds_of(trainer)
     trainer.train()
-    batch, credit = seen[0]
+    batch, credit = rounds[0].batch, rounds[0].credit
     known = batch.turn_advantages.isfinite()
     assert ((credit.advantages != 0).any(1) <= known).all()
     for task in batch.task.unique():

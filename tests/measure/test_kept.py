@@ -12,7 +12,7 @@ import pytest
 from alignopsd_trl.commands.measure.kept import Cache
 from alignopsd_trl.common.errors import UserError
 from alignopsd_trl.environments.base import Record, View
-from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
+from alignopsd_trl.rollout.monte_carlo.replays import MCRollout
 from alignopsd_trl.rollout.renderer import Shown
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn
 

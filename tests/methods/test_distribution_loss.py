@@ -13,7 +13,7 @@ import torch
 from fakes.sweeps import mostly_full
 from fakes.tables import config, small_world
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer
+from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer, rounds_of, trained
 from peft import LoraConfig
 from trl.experimental.sdft.loss_utils import compute_divergence
 
@@ -29,13 +29,6 @@ OPTIONS: dict[str, Any] = {
     "distribution_temperature": 1.2,
     "learning_rate": 0.0,
 }
-
-
-def kept_rounds(trainer: Any) -> list[Round]:
-    kept: list[Round] = []
-    inner = trainer.recorder.record
-    trainer.recorder.record = lambda played, *others: kept.append(played) or inner(played, *others)
-    return kept
 
 
 def view(model: Any, prompt: list[int], response: list[int], temperature: float) -> torch.Tensor:
@@ -79,7 +72,7 @@ def test_loss_and_gradient_are_those_of_views_taken_one_by_one(
     trainer = make_trainer(
         tmp_path, share_prefixes=share, tokens_per_forward=tokens, similarity_threshold=0.1, **options
     )
-    rounds = kept_rounds(trainer)
+    rounds = rounds_of(trainer)
     trainer.train()
     (played,), model = rounds, trainer.accelerator.unwrap_model(trainer.model)
     assert max(filter(None, played.credit.trace["alpha"])) > 0.05, "no view was mixed"
@@ -94,8 +87,7 @@ def test_loss_and_gradient_are_those_of_views_taken_one_by_one(
 
 
 def test_ids_and_logits_of_the_likeliest_tokens_are_kept_and_no_vocabulary(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, **OPTIONS)
-    trainer.train()
+    trainer = trained(tmp_path, **OPTIONS)
     (rows,) = trainer.seen_rows
     assert {value.size(2) for value in rows.values() if value.dim() == 3} == {7}
     assert "target/weight" not in rows
@@ -106,7 +98,7 @@ def test_with_an_adapter_and_a_teacher_that_stands_still(tmp_path: Path) -> None
     adapter = LoraConfig(r=4, lora_alpha=32, task_type="CAUSAL_LM", target_modules="all-linear")
     options = OPTIONS | {"teacher_model_kind": "base", "num_iterations": 2, "max_steps": 4, "learning_rate": 0.3}
     trainer = make_trainer(tmp_path, parts={"peft_config": adapter}, optim="sgd", **options)
-    rounds = kept_rounds(trainer)
+    rounds = rounds_of(trainer)
     trainer.train()
     second = rounds[1]
     policy: Any = trainer.model
@@ -143,7 +135,7 @@ def test_after_its_rounds_the_distribution_is_gone_and_reward_goes_on(tmp_path: 
 
 def test_more_tokens_than_the_model_has_are_all_of_them(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **OPTIONS | {"distribution_size": 1000})
-    rounds, own = kept_rounds(trainer), len(trainer.processing_class)
+    rounds, own = rounds_of(trainer), len(trainer.processing_class)
     trainer.processing_class.add_tokens(["never", "said"])  # as some published tokenizers know more than their model
     trainer.train()
     assert rounds[0].credit.targets["teacher"].size(-1) == own < len(trainer.processing_class)

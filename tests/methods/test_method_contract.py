@@ -103,11 +103,6 @@ def test_targets_must_be_finite_even_outside_the_mask(value: float) -> None:
         assert checked_credit(Ones(put(targets={"teacher": good})), batch, scoring(), 0).targets
 
 
-def test_a_batch_without_turns_passes() -> None:
-    batch = TurnBatch.of([], pad_id=0)
-    assert checked_credit(Ones(), batch, scoring(), 0).advantages.shape == batch.policy_mask.shape
-
-
 # What it asks
 
 

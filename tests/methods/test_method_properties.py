@@ -294,11 +294,6 @@ def test_a_profile_counts_with_any_eligible_source_or_only_with_one_above_the_th
     assert profiles(similarity, every & False, None, 0.1)[1].tolist() == [False] * 3
 
 
-def test_trajectories_are_in_identity_order() -> None:
-    task, rollout, turn = torch.tensor([1, 0, 0, 0]), torch.tensor([0, 7, 7, 3]), torch.tensor([0, 5, 2, 0])
-    assert [rows.tolist() for rows in Groups.of(task, rollout, turn).by_rollout] == [[3], [2, 1], [0]]
-
-
 # Actions
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from fakes.lockstep_cases import on_processes
 from fakes.tables import batch_of, config
 
 from alignopsd_trl.methods import checked_credit, get_method
@@ -172,11 +172,19 @@ def test_credit_is_that_of_thinking_at_all_turns(changes: dict, spread: float) -
         assert short.metrics["teacher/thought_share"] == len(asked) / len(batch)
 
 
-@pytest.mark.parametrize("allocation", ["turn", "token", "random"])
-def test_without_a_threshold_only_groups_with_an_advantage_are_asked_about(allocation: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "tasks"),
+    [
+        *(({"allocation": one}, [0, 2, 5]) for one in ("turn", "token", "random")),
+        ({"auxiliary_loss": "alignment"}, range(6)),
+    ],
+)
+def test_without_a_threshold_only_groups_with_an_advantage_are_asked_about_unless_a_loss_reads_gaps(
+    changes: dict, tasks: Sequence[int]
+) -> None:
     batch = some_batch(1, dead=[1, 3, 4])
-    _, (_, teacher) = both_ways(batch, config(allocation=allocation), 1, 1.0)
-    assert teacher.asked == [turns_of(batch, [0, 2, 5])]
+    _, (_, teacher) = both_ways(batch, config(**changes), 1, 1.0)
+    assert teacher.asked == [turns_of(batch, tasks)]
 
 
 def test_a_threshold_that_could_be_anywhere_takes_all_thoughts() -> None:
@@ -187,14 +195,17 @@ def test_a_threshold_that_could_be_anywhere_takes_all_thoughts() -> None:
     assert short.metrics["spans/threshold"] == whole.metrics["spans/threshold"]
 
 
-def test_all_other_groups_are_thought_about_at_once_where_a_cut_depends_on_them() -> None:
-    """Shifts of the first groups lie between the clips, and the others could move the threshold past them."""
-    batch = some_batch(3, tasks=14, dead=range(3, 14))
+@pytest.mark.parametrize("silent", [(), range(3, 14)])
+def test_all_other_groups_are_thought_about_at_once_where_a_cut_depends_on_them(silent: Sequence[int]) -> None:
+    """Shifts of the first groups lie between the clips, and the others could move the threshold past them; but where
+    the policy did not think there is no profile, whatever the teacher would think, and nobody waits for a shift."""
+    batch = some_batch(3, tasks=14, dead=range(3, 14), silent=silent)
     (whole, _), (short, teacher) = both_ways(batch, config(profile_temperature=0.6, similarity_threshold=0.1), 3, 1.0)
-    assert teacher.asked == [turns_of(batch, range(3)), turns_of(batch, range(3, 14))]
+    assert teacher.asked == [turns_of(batch, range(3)), *([] if silent else [turns_of(batch, range(3, 14))])]
     assert torch.equal(whole.advantages, short.advantages)
-    assert whole.metrics["spans/threshold"] == short.metrics["spans/threshold"] == 0.1
-    assert whole.metrics["spans/threshold_unclipped"] == short.metrics["spans/threshold_unclipped"]
+    if not silent:
+        assert whole.metrics["spans/threshold"] == short.metrics["spans/threshold"] == 0.1
+        assert whole.metrics["spans/threshold_unclipped"] == short.metrics["spans/threshold_unclipped"]
 
 
 def test_turns_are_scored_before_further_groups_are_asked_about() -> None:
@@ -209,21 +220,6 @@ def test_turns_are_scored_before_further_groups_are_asked_about() -> None:
     assert acted == sorted(teacher.asked[0]) and {trace["teacher_action"][row] for row in acted} == {"go"}
     matched = [bool(trace["sources"][row]) for row in teacher.asked[0]]
     assert short.metrics["correspondence/matched_share"] == sum(matched) / len(matched) > 0
-
-
-def test_turns_that_can_have_no_shift_are_not_waited_for() -> None:
-    """Where the policy did not think there is no profile, whatever the teacher would think."""
-    settings = config(profile_temperature=0.6, similarity_threshold=0.1)
-    batch = some_batch(3, tasks=14, dead=range(3, 14), silent=range(3, 14))
-    (whole, _), (short, teacher) = both_ways(batch, settings, 3, 1.0)
-    assert teacher.asked == [turns_of(batch, range(3))]
-    assert torch.equal(whole.advantages, short.advantages)
-
-
-def test_a_loss_that_reads_gaps_takes_all_thoughts() -> None:
-    batch = some_batch(2, dead=[1, 3])
-    _, (_, teacher) = both_ways(batch, config(auxiliary_loss="alignment"), 2, 1.0)
-    assert teacher.asked == [list(range(len(batch)))]
 
 
 @pytest.mark.parametrize("weighting", ["flat", "span", "evidence"])
@@ -264,25 +260,6 @@ def test_records_say_that_nobody_was_asked() -> None:
     ]
 
 
-class Lockstep:
-    """A `gather` of several threads that stand for processes."""
-
-    def __init__(self, count: int):
-        self._parts: list[torch.Tensor | None] = [None] * count
-        self._barrier = threading.Barrier(count, timeout=20)
-        self.calls = [0] * count
-
-    def of(self, rank: int):
-        def gather(values: torch.Tensor) -> torch.Tensor:
-            self._parts[rank], self.calls[rank] = values, self.calls[rank] + 1
-            self._barrier.wait()
-            everywhere = torch.cat(self._parts)
-            self._barrier.wait()
-            return everywhere
-
-        return gather
-
-
 @pytest.mark.parametrize("spread", [0.3, 1.0])
 @pytest.mark.parametrize("limits", [(0.01, 0.1), (0.0, 1.0)])
 @pytest.mark.parametrize("dead", [([1, 3], range(6)), (range(1, 6), [0, 1, 2, 3, 4]), (range(6), range(6))])
@@ -292,25 +269,21 @@ def test_processes_ask_equally_often_and_agree_with_one(dead, limits: tuple[floa
     method = get_method("align_opsd")(settings)
 
     def credits(lazy: bool):
-        world, found = Lockstep(2), [None, None]
-
-        def process(rank: int) -> None:
-            batch = some_batch(10 + rank, dead=dead[rank])
+        def process(rank: int, agree):
+            batch, gathered = some_batch(10 + rank, dead=dead[rank]), []
             batch = replace(batch, scored=~not_scored(method, batch) if lazy else None)
-            teacher = RandomTeacher(batch, rank, spread, world.of(rank))
-            found[rank] = batch, checked_credit(method, batch, teacher, 0), teacher
+            teacher = RandomTeacher(
+                batch, rank, spread, lambda values: torch.cat(agree.each(gathered.append(1) or values))
+            )
+            return batch, checked_credit(method, batch, teacher, 0), teacher, len(gathered)
 
-        threads = [threading.Thread(target=process, args=(rank,)) for rank in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert world.calls[0] == world.calls[1]
+        found = on_processes(2, process)
+        assert found[0][3] == found[1][3]
         return found
 
     short, whole = credits(lazy=True), credits(lazy=False)
     assert len(short[0][2].asked) == len(short[1][2].asked)
-    for (batch, credit, _), (_, expected, _) in zip(short, whole, strict=True):
+    for (batch, credit, *_), (_, expected, *_) in zip(short, whole, strict=True):
         assert torch.equal(credit.advantages, expected.advantages)
         live = [row for row in range(len(batch)) if batch.scored[row]]
         assert [credit.trace["span"][row] for row in live] == [expected.trace["span"][row] for row in live]

@@ -224,21 +224,6 @@ def test_every_package_has_a_rule() -> None:
     )
 
 
-def test_there_is_no_circle_of_packages() -> None:
-    """Commands (``__main__``) stand above all packages; what is in EXCEPTIONS is left out."""
-    graph: dict[str, set[str]] = {package: set() for package in MAY_IMPORT}
-    for file in _files(PACKAGE):
-        module = _module(file).removeprefix(f"{PACKAGE}.")
-        for name in (one.removeprefix(f"{PACKAGE}.") for one in _imports(file)):
-            known = _package(name) in graph and _package(name) != _package(module) and module != PACKAGE
-            if known and not module.endswith("__main__") and not _excepted(module, name):
-                graph[_package(module)].add(_package(name))
-    while leaves := [package for package, below in graph.items() if not below & graph.keys()]:
-        graph = {package: below for package, below in graph.items() if package not in leaves}
-    left = {package: sorted(below & graph.keys()) for package, below in graph.items()}
-    assert not graph, f"circle of packages among {left}: move what both need into a package below them"
-
-
 def test_nothing_inside_goes_through_the_front_door() -> None:
     for file in _files(PACKAGE):
         assert PACKAGE not in set(_imports(file)), (
@@ -323,12 +308,6 @@ def _facts() -> dict[str, set[str]]:
         "method facts": set(bold.findall(method)) | set(re.findall(r"^### ([A-H])\.", method, re.MULTILINE)),
         "webshop facts": set(bold.findall(webshop)) | set(re.findall(r"^### WebShop (\d+)\.", webshop, re.MULTILINE)),
     }
-
-
-def test_citations_are_read() -> None:
-    text = 'Sources: method facts A.4, A.5\n    and C; WebShop facts 1.1 to 1.4. And "method facts E.38" (F.52).'
-    wanted = [("method facts", one) for one in ("A.4", "A.5", "C")] + [("webshop facts", one) for one in ("1.1", "1.4")]
-    assert list(_cited(text)) == [*wanted, ("method facts", "E.38")]
 
 
 def test_every_cited_fact_is_in_reference_facts() -> None:

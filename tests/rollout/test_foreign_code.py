@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fakes.plays import play_with
 from fakes.toy import Scripted, ToyEnvironment, build_tokenizer
-from fakes.trainers import make_trainer
+from fakes.trainers import trained
 
 from alignopsd_trl.commands.own_task.check.starting import faults, open_all
 from alignopsd_trl.commands.own_task.playing import Answer, play
@@ -141,8 +141,7 @@ def test_files_of_a_run_stay_together_where_an_environment_changes_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trainer = make_trainer(Path("run"), Wanders, save_trajectories=True, save_strategy="steps", save_steps=1)
-    trainer.train()
+    trainer = trained(Path("run"), Wanders, save_trajectories=True, save_strategy="steps", save_steps=1)
     trainer.save_model()
     assert Path.cwd() == Path("/")
     found = {file.name for file in (tmp_path / "run").iterdir()}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from fakes.episodes import episode
 from fakes.tables import small_world
 from fakes.toy import answer_with, build_model, build_tokenizer
 from fakes.trainers import make_config
@@ -22,7 +23,7 @@ from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.base import method_names
-from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch
+from alignopsd_trl.turns import StopReason, Trajectory, TurnBatch
 
 ROWS = Dataset.from_list([{"task_id": name, "prompt": "go"} for name in ("one", "two")])
 
@@ -160,26 +161,9 @@ def test_a_milestone_travels_with_its_turn_and_only_its_method_minds(tmp_path: P
     assert marked.drop(columns=["run", "milestone"]).equals(plain.drop(columns=["run", "milestone"]))
 
 
-def episode(task: str, rollout: str, rewards: list[float], states: str) -> Trajectory:
-    turns = [
-        Turn(number, "", [1], [], [2], "", Thought("", ""), "", True, state, reward)
-        for number, (reward, state) in enumerate(zip(rewards, states, strict=True))
-    ]
-    return Trajectory({}, task, rollout, turns=turns, reward=sum(rewards))
-
-
-def test_gigpo_discounts_rewards_where_they_fall(tmp_path: Path) -> None:
-    """By hand, gamma = .5: returns 1 + .5 (2 + .5 * 4) = 3, 4, 4 and 0 + .5 * 2 = 1, 2; groups {3, 1}, {4, 2}, {4}."""
-    batch = TurnBatch.of([episode("t", "r0", [1.0, 2.0, 4.0], "xyz"), episode("t", "r1", [0.0, 2.0], "xw")], 0)
-    row = get_method("gigpo")(make_config(tmp_path, method_options={"gamma": 0.5}, scale_rewards="none"))
-    credit = row.assign(batch, None, 0)
-    assert torch.as_tensor(credit.trace["step_advantage"]).tolist() == [1.0, 1.0, 0.0, -1.0, -1.0]
-    assert credit.advantages[:, 0].tolist() == [3.5, 3.5, 2.5, -3.5, -3.5]
-
-
 def test_a_failed_episodes_rewards_are_the_environments() -> None:
-    failed = episode("t", "r0", [1.0, 2.0], "xy")
-    failed.stop, failed.reward = StopReason.ENVIRONMENT_ERROR, 0.0
+    failed = episode("r0", 0.0, ("left", "x"), ("left", "y"))
+    failed.stop, failed.turns[0].reward, failed.turns[1].reward = StopReason.ENVIRONMENT_ERROR, 1.0, 2.0
     assert failed.turn_rewards == [1.0, 2.0] and len(TurnBatch.of([failed], 0)) == 0
 
 

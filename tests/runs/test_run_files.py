@@ -355,6 +355,7 @@ def test_a_resumed_run_says_which_trajectories_are_not_as_they_were(tmp_path: Pa
 
     (tmp_path / "log.jsonl").write_text("".join(line + "\n" for line in LINES))
     assert not resumed()
+    assert sorted(one.name for one in (tmp_path / "trajectories").iterdir()) == names[:6]
     assert [one.name for one in (tmp_path / "completions").iterdir()] == ["completions_00003.parquet"]
     for name in names[:2]:
         (tmp_path / "trajectories" / name).unlink()

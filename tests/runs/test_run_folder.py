@@ -110,16 +110,6 @@ def test_a_setting_that_newer_code_brings_does_not_keep_a_run_from_going_on(tmp_
     assert said == ["resumed with changes: self_check None there, True here"]
 
 
-def test_what_lies_beyond_the_checkpoint_is_taken_back(tmp_path: Path) -> None:
-    run = _run(tmp_path)
-    for step in range(4):
-        write_records(tmp_path / "trajectories" / f"step_{step:06d}_rank000.parquet", [{"step": step}])
-    write_text(tmp_path / "log.jsonl", '{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    run.forget_after(2)
-    assert len(list((tmp_path / "trajectories").iterdir())) == 2
-    assert (tmp_path / "log.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
-
-
 def test_json_is_strict_and_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     write_json(path, {"a": math.nan, "b": [np.float32(0.5), -math.inf], "c": Path("x")})

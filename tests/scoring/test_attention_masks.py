@@ -9,7 +9,7 @@ import pytest
 import torch
 from counting import attention_calls
 from fakes.toy import build_tokenizer
-from fakes.trainers import difference, losses, make_trainer
+from fakes.trainers import difference, losses, make_trainer, trained
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from alignopsd_trl.scoring.packing import Ragged
@@ -37,8 +37,7 @@ def policy(tmp_path: Path) -> Path:
 
 
 def _trained(folder: Path, policy: Path, **options: Any) -> Any:
-    trainer = make_trainer(folder, policy=policy, beta=0.01, optim="sgd", **options)
-    trainer.train()
+    trainer = trained(folder, policy=policy, beta=0.01, optim="sgd", **options)
     return trainer
 
 

@@ -173,24 +173,3 @@ def test_the_shipped_encoder_is_small_and_tells_what_is_chosen_from_what_is_miss
         ]
     )
     assert bought @ same > 0.8 > bought @ early
-
-
-def test_the_encoder_of_situated_worlds_knows_what_a_hop_and_a_pair_stand_before() -> None:
-    from alignopsd_trl.encoder import _SHIPPED
-
-    assert sum(file.stat().st_size for file in (_SHIPPED / "tiny_situated").rglob("*")) <= 2 * 2**20
-    encoder = load_encoder("tiny_situated")
-    for now, same, other in (
-        (
-            "here shelf 1 : cup 2 , pan 1 ; done none ; left drawer 1 ; so take cup 2",
-            "in sight shelf 1 : cup 2 , pan 1 ; not seen drawer 1 ; placed none ; so take cup 2",
-            "here shelf 1 : cup 2 , pan 1 ; done one on desk 1 ; left drawer 1 ; so take cup 2",
-        ),
-        (
-            "this is festival Narwick : town Stosk , month May ; missing town , river ; so search town Stosk",
-            "it says festival Narwick : town Stosk , month May ; missing town , river ; so search the same again",
-            "this is town Stosk : river Lumtarn , country Corvane ; missing river ; so search river Lumtarn",
-        ),
-    ):
-        one, two, three = encoder([now, same, other])
-        assert one @ two > 0.8 > one @ three

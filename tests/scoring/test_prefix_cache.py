@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes.models import CONFIGS, SHAPE, Counted
 from fakes.sweeps import mostly_full
-from fakes.trainers import make_trainer
+from fakes.trainers import make_trainer, trained
 from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.scoring import prefix_cache, teacher
@@ -161,8 +161,7 @@ def test_gradient_checkpointing_keeps_no_cache_and_changes_nothing(tmp_path: Pat
     for checkpointing in (False, True):
         folder = tmp_path / str(checkpointing)
         folder.mkdir()
-        trainer = make_trainer(folder, method=method, gradient_checkpointing=checkpointing)
-        trainer.train()
+        trainer = trained(folder, method=method, gradient_checkpointing=checkpointing)
         gradients.append(trainer.seen_gradients[0])
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.models import CONFIGS, SHAPE
-from fakes.trainers import make_trainer
+from fakes.trainers import log_probs_of, make_trainer
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 from trl.trainer.utils import add_fused_lm_head
@@ -136,9 +136,7 @@ def test_scores_are_those_of_each_pair_alone(
     assert scores.dtype == torch.float32 and scores.shape == (len(prompt_rows), int(responses.length.max()))
     for row, (prompt, response) in enumerate(zip(prompt_rows.tolist(), response_rows.tolist(), strict=True)):
         context, answer = prompts.row(prompt), responses.row(response)
-        with torch.no_grad():
-            logits = trainer.model(torch.tensor([context + answer])).logits[0, len(context) - 1 : -1]
-        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
+        expected = log_probs_of(trainer.model, context, answer)
         assert torch.allclose(scores[row, : len(answer)], expected, atol=1e-5)
         assert not scores[row, len(answer) :].any()
     if shared and budget > 700:
@@ -172,7 +170,5 @@ def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, 
             asked = [(tree_row.path[:first], tree_row.path[first : first + length]) for first, length in tree_row.spans]
             asked += [(tree_row.path[:before], response) for before, response in tree_row.branches]
             for (prompt, response), (first, length) in zip(asked, tree_row.places(), strict=True):
-                with torch.no_grad():
-                    logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / 0.7
-                expected = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)
+                expected = log_probs_of(model, prompt, response, temperature=0.7)
                 assert torch.allclose(found[number, first : first + length], expected, atol=1e-5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import losses, make_trainer, with_sampler
+from fakes.trainers import losses, make_trainer, trained, with_sampler
 
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.self_check import SelfCheckError, bound
@@ -25,8 +25,7 @@ def _logged(trainer: AlignOPSDTrainer, round: int) -> dict[str, float]:
 
 
 def test_a_sound_run_passes_and_logs_the_cheap_checks_in_every_round(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, **OPTIONS)
-    trainer.train()
+    trainer = trained(tmp_path, **OPTIONS)
     names = {"batching", "encoder", "reference", "empty_skill", "shared_prefix"}
     assert set(_logged(trainer, 0)) == {f"self_check/{name}" for name in names}
     assert all(value < 1e-5 for value in _logged(trainer, 0).values())
@@ -39,8 +38,7 @@ def test_a_sound_run_passes_and_logs_the_cheap_checks_in_every_round(tmp_path: P
 def test_the_check_changes_nothing(tmp_path: Path, method: str) -> None:
     runs = []
     for wanted in (True, False):
-        trainer = make_trainer(tmp_path / str(wanted), method=method, self_check=wanted, script=False)
-        trainer.train()
+        trainer = trained(tmp_path / str(wanted), method=method, self_check=wanted, script=False)
         runs.append(losses(trainer))
         assert bool(_logged(trainer, 0)) == (wanted and method == "align_opsd") or wanted
     assert runs[0] == runs[1]
@@ -103,17 +101,6 @@ CORRUPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("corrupt", "message"), CORRUPTIONS)
-def test_a_corrupt_signal_stops_the_first_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrupt: Any, message: str
-) -> None:
-    trainer = make_trainer(tmp_path, **OPTIONS)
-    corrupt(trainer, monkeypatch)
-    with pytest.raises(SelfCheckError, match=message):
-        trainer.train()
-    assert trainer.state.global_step == 0 and not losses(trainer)
-
-
 @pytest.mark.full
 def test_a_sampler_that_gets_no_weights_stops_the_second_round(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_steps=4)
@@ -137,8 +124,7 @@ def test_bounds_leave_room_for_rounding_and_none_for_another_prompt() -> None:
 
 @pytest.mark.full
 def test_bfloat16_passes(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, **OPTIONS, model_init_kwargs={"dtype": "bfloat16"})
-    trainer.train()
+    trainer = trained(tmp_path, **OPTIONS, model_init_kwargs={"dtype": "bfloat16"})
     assert 0 < max(_logged(trainer, 0).values()) < 1e-2
 
 
@@ -152,18 +138,23 @@ def _coarse(folder: Path) -> dict[str, Any]:
 
 
 def test_bounds_grow_with_the_rounding_of_a_coarse_policy(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, **_coarse(tmp_path) | {"max_steps": 1})
-    trainer.train()
+    trainer = trained(tmp_path, **_coarse(tmp_path) | {"max_steps": 1})
     found = _logged(trainer, 0)
     assert 5e-3 < found["self_check/shared_prefix"] < 0.1
     assert 0 < found["self_check/batching"] < found["self_check/shared_prefix"]  # hardly any where bfloat16 is emulated
 
 
-@pytest.mark.parametrize(("corrupt", "message"), mostly_full(CORRUPTIONS[:-1], quick=1))
-def test_a_corrupt_signal_of_a_coarse_policy_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrupt: Any, message: str
+COARSE = [(*case, True) for case in CORRUPTIONS[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message", "coarse"), [*((*case, False) for case in CORRUPTIONS), *mostly_full(COARSE, quick=1)]
+)
+def test_a_corrupt_signal_stops_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrupt: Any, message: str, coarse: bool
 ) -> None:
-    trainer = make_trainer(tmp_path, **_coarse(tmp_path))
+    trainer = make_trainer(tmp_path, **_coarse(tmp_path) if coarse else OPTIONS)
     corrupt(trainer, monkeypatch)
-    with pytest.raises(SelfCheckError, match=message.partition(":")[0]):
+    with pytest.raises(SelfCheckError, match=message.partition(":")[0] if coarse else message):
         trainer.train()
+    assert trainer.state.global_step == 0 and not losses(trainer)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fakes.episodes import episode
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
-from fakes.trainers import difference, losses, make_config, make_trainer
+from fakes.trainers import difference, kept, losses, make_config, make_trainer, trained
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.records import read_records
@@ -39,18 +39,13 @@ def texts(name: str, group: list[Trajectory]) -> list[list[str]]:
     return [[source(turn, one, rest) for turn in one.turns] for one, rest in zip(group, others, strict=True)]
 
 
-def test_next_observation_tells_the_answer_to_the_action() -> None:
+def test_a_shipped_source_tells_the_answer_to_the_action_or_what_the_environment_says_of_it() -> None:
     one = episode("0", 0.0, ("open door", "a hall"), ("", "invalid"), ("go", ""), ("look", "long text"))
-    one.turns[3].info = {"next_observation": "short"}
+    one.turns[2].info, one.turns[3].info = {"feedback": "there is no way"}, {"next_observation": "short"}
     assert texts("next_observation", [one]) == [
         ["After the action open door you will see: a hall", "", "", "After the action look you will see: short"]
     ]
-
-
-def test_feedback_is_what_the_environment_says() -> None:
-    one = episode("0", 0.0, ("left", "pit"), ("up", "pit"))
-    one.turns[1].info = {"feedback": "there is no way up"}
-    assert texts("feedback", [one]) == [["", "there is no way up"]]
+    assert texts("feedback", [one]) == [["", "", "there is no way", ""]]
 
 
 def test_a_source_gets_its_arguments_by_name_or_in_order() -> None:
@@ -116,18 +111,11 @@ def without(ids: list[int], part: list[int]) -> list[int]:
     return ids[:start] + ids[start + len(part) :]
 
 
-def kept_batches(trainer: Any) -> list[Any]:
-    found: list[Any] = []
-    inner = trainer.scorer.batch
-    trainer.scorer.batch = lambda *given: found.append(batch := inner(*given)) or batch
-    return found
-
-
 @pytest.mark.parametrize("history", HISTORIES)
 def test_only_the_teachers_prompts_hold_the_text(tmp_path: Path, history: str) -> None:
     options = {"method": "align_opsd", "max_steps": 2, "save_trajectories": True, **HISTORIES[history]}
     trainer = make_trainer(tmp_path, parts={"privileged": marked}, **options)
-    batches = kept_batches(trainer)
+    batches = kept(trainer.scorer, "batch")
     trainer.train()
     part, line = (trainer.processing_class(text)["input_ids"] for text in (MARK, "\n"))
     for batch, rows in zip(batches, trainer.seen_rows, strict=True):
@@ -161,7 +149,7 @@ def test_a_prompt_made_later_is_the_one_made_at_play(tmp_path: Path, options: di
     first.rollouts.skills = lambda *task: (MARK, ("mark",))
     found = []
     for trainer in (later, first):
-        batches = kept_batches(trainer)
+        batches = kept(trainer.scorer, "batch")
         trainer.train()
         found.append([turn.privileged_ids for batch in batches for turn in batch.turns])
     assert found[0] == found[1] and max(map(len, found[0])) > 40
@@ -180,8 +168,7 @@ AUXILIARY = [
 def test_without_any_text_the_credit_is_that_of_grpo(tmp_path: Path, options: dict[str, Any]) -> None:
     """Neither gap nor auxiliary loss moves anything, and the teacher is asked nothing."""
     played = {name: value for name, value in options.items() if name in ("history", "max_prompt_length")}
-    plain = make_trainer(tmp_path / "plain", method="grpo", policy=None, **played)
-    plain.train()
+    plain = trained(tmp_path / "plain", method="grpo", policy=None, **played)
     taught = make_trainer(tmp_path / "taught", parts={"privileged": nothing}, self_check=False, **options)
     calls = asked(taught)
     taught.train()
@@ -219,8 +206,7 @@ class Watched:
 def test_the_text_changes_the_gap(tmp_path: Path) -> None:
     found = []
     for number, source in enumerate(("test_privileged_texts:marked", "test_privileged_texts:nothing")):
-        trainer = make_trainer(tmp_path / str(number), method="rlsd", privileged=source)
-        trainer.train()
+        trainer = trained(tmp_path / str(number), method="rlsd", privileged=source)
         found.append(trainer.seen_rows[0]["advantages"])
     assert not torch.equal(*found)
 
@@ -229,8 +215,7 @@ def test_packed_rows_score_the_same_views(tmp_path: Path) -> None:
     found = []
     for shared in (True, False):
         options = {"method": "align_opsd", "similarity_threshold": 0.1, "share_prefixes": shared}
-        trainer = make_trainer(tmp_path / str(shared), parts={"privileged": marked}, **options)
-        trainer.train()
+        trainer = trained(tmp_path / str(shared), parts={"privileged": marked}, **options)
         found.append(trainer.seen_rows[0]["advantages"])
     assert torch.allclose(*found, atol=1e-4) and found[0].any()
 
@@ -268,7 +253,7 @@ def test_a_column_of_trls_name_is_read_where_nothing_else_is_named(tmp_path: Pat
     trainer = AlignOPSDTrainer(
         str(folder), make_config(tmp_path, method="rlsd"), ToyEnvironment, tasks, processing_class=build_tokenizer()
     )
-    batches = kept_batches(trainer)
+    batches = kept(trainer.scorer, "batch")
     trainer.train()
     assert trainer.skill_bank.environment == "column privileged_context"
     turn = batches[0].turns[0]
@@ -277,8 +262,7 @@ def test_a_column_of_trls_name_is_read_where_nothing_else_is_named(tmp_path: Pat
 
 def test_resume_repeats_the_remaining_steps(tmp_path: Path) -> None:
     options = {"method": "align_opsd", "privileged": "next_observation", "max_steps": 4, "save_strategy": "steps"}
-    whole = make_trainer(tmp_path, save_steps=2, **options)
-    whole.train()
+    whole = trained(tmp_path, save_steps=2, **options)
     resumed = make_trainer(tmp_path, save_steps=2, **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert losses(resumed)[-2:] == losses(whole)[-2:]

@@ -96,16 +96,6 @@ def test_a_broken_bank_is_one_error_with_file_record_field_and_remedy(
         SkillBank.load(path)
 
 
-def test_all_mistakes_of_a_bank_are_in_one_message(tmp_path: Path) -> None:
-    path = tmp_path / "bank.json"
-    path.write_text('{"note": 1}', encoding="utf-8")
-    with pytest.raises(SkillBankError) as found:
-        SkillBank.load(path)
-    lines = str(found.value).splitlines()
-    assert len(lines) == 8 and all(line.startswith(f"{path}: bank: field ") for line in lines)
-    assert "'schema' is missing; write 'skillbank/1'" in lines[0]
-
-
 def _hint(task_text: str, task_key: str | None, data_source: str | None) -> str:
     return f"- Look for {task_text} first." if task_text else ""
 

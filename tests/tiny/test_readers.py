@@ -6,7 +6,6 @@ import pytest
 
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +26,3 @@ def test_the_suite_says_what_it_shows(world: Suite):
     assert world.description["retrieval"]["sentences"] == 3
     assert world.description["top_k"] == 1
     assert world.description["prompt"].startswith("searchqa-tiny-")
-
-
-def test_an_unknown_template_is_refused():
-    with pytest.raises(ValueError, match="template 'huge' is unknown; use one of paper, tiny or a file"):
-        SearchQAPrompt("huge")

@@ -62,19 +62,3 @@ def test_the_words_of_a_shop_are_known(suite: Suite, tokenizer):
             ids = tokenizer(text)["input_ids"]
             assert tokenizer.decode(ids) == text
             assert not any(token.startswith("<0x") for token in tokenizer.convert_ids_to_tokens(ids)), text
-
-
-def test_a_word_is_one_token_wherever_it_stands(tokenizer):
-    (alone,) = tokenizer("large")["input_ids"]
-    for text in ("size large", "click[large]", "'large'", "large, wool"):
-        assert alone in tokenizer(text)["input_ids"], text
-    assert len(tokenizer("22.5")["input_ids"]) == 1
-
-
-def test_chat_template_and_special_tokens(tokenizer):
-    chat = [{"role": "user", "content": "wool coat"}]
-    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    assert text == "<|im_start|>user\nwool coat<|im_end|>\n<|im_start|>assistant\n"
-    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "user\nwool coat\nassistant\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.toy_suite import save_policy
-from fakes.trainers import make_trainer
+from fakes.trainers import make_trainer, trained
 from transformers import TrainerCallback
 
 from alignopsd_trl.runs.state import RunFolderError
@@ -22,12 +22,10 @@ class Interrupted(TrainerCallback):
 
 def test_what_was_trained_before_is_kept_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, policy = tmp_path / "run", tmp_path / "policy"
-    first = make_trainer(folder, policy=save_policy(policy), save_trajectories=True)
-    first.train()
+    first = trained(folder, policy=save_policy(policy), save_trajectories=True)
     first.save_model()
     first.train()
-    again = make_trainer(folder, policy=policy, learning_rate=2e-2)
-    again.train()
+    trained(folder, policy=policy, learning_rate=2e-2)
     assert capsys.readouterr().out.count("held a finished run") == 2
     runs = [
         json.loads((place / "run.json").read_text())["id"] for place in (folder, tmp_path / "run.1", tmp_path / "run.2")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer, toy_dataset
-from fakes.trainers import difference, hand_loss, losses, make_trainer
+from fakes.trainers import difference, hand_loss, losses, make_trainer, trained
 from launching import TESTS, run_script
 from two_processes import AS_ONE, OPTIONS, QUICK, RUNS
 
@@ -51,8 +51,7 @@ def test_loss_and_gradient_are_the_global_token_mean(folder: Path) -> None:
 def test_two_processes_train_as_one(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     folder = request.getfixturevalue("folder" if name in QUICK else "more")
     ranks = _load(folder, name)
-    single = make_trainer(tmp_path, per_device_train_batch_size=16, **OPTIONS | AS_ONE[name])
-    single.train()
+    single = trained(tmp_path, per_device_train_batch_size=16, **OPTIONS | AS_ONE[name])
     assert ranks[0]["loss"] == pytest.approx(losses(single), abs=1e-6)
     assert difference(ranks[0]["weights"], single.model.state_dict()) < 1e-6
     keys = ["step", "task", "rollout", "turn"]

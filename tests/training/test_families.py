@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from fakes.families import FAMILIES, family_trainer, makes_calls, save_family, tokenizer_of, try_family
 from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import losses, make_trainer, watch
+from fakes.trainers import losses, make_trainer, trained, watch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -37,8 +38,12 @@ def test_a_family_trains_in_both_forms_of_history_and_calls_tools(name: str, tmp
         assert (found["calls"] > 0) == (kind == "calls")
 
 
-def _llama(folder: Path) -> Path:
+def _llama(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any] = len) -> Path:
+    """Llama 3, of whose weights a function changes some."""
     save_family(FAMILIES["Llama 3"], folder)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
@@ -76,19 +81,15 @@ def test_it_is_refused_before_weights_are_loaded(
 
 
 def test_weights_of_other_heads_and_predictions_are_no_matter(tmp_path: Path) -> None:
-    policy = _llama(tmp_path / "policy")
-    weights = load_file(policy / "model.safetensors")
-    weights |= {"v_head.summary.weight": torch.ones(1, 32), "model.mtp_layers.0.norm.weight": torch.ones(32)}
-    save_file(weights, policy / "model.safetensors", {"format": "pt"})
+    others = {"v_head.summary.weight": torch.ones(1, 32), "model.mtp_layers.0.norm.weight": torch.ones(32)}
+    policy = _llama(tmp_path / "policy", lambda weights: weights.update(others))
     family_trainer(policy, tmp_path / "run", "window")
 
 
 @pytest.mark.parametrize("kind", mostly_full([torch.int8, torch.uint8, torch.float8_e4m3fn, torch.int32]))
 def test_quantised_weights_without_their_configuration_are_named(kind: torch.dtype, tmp_path: Path) -> None:
-    policy = _llama(tmp_path / "policy")
-    weights = load_file(policy / "model.safetensors")
-    weights["model.layers.0.mlp.up_proj.weight"] = weights["model.layers.0.mlp.up_proj.weight"].to(kind)
-    save_file(weights, policy / "model.safetensors", {"format": "pt"})
+    name = "model.layers.0.mlp.up_proj.weight"
+    policy = _llama(tmp_path / "policy", lambda weights: weights.update({name: weights[name].to(kind)}))
     with pytest.raises(ValueError, match=r"up_proj.weight of the type \w+, quantised, but its config"):
         family_trainer(policy, tmp_path / "run", "window")
 
@@ -155,8 +156,7 @@ def test_dropout_inside_of_attention_is_switched_off_too(attention: str, tmp_pat
         model.config.attention_dropout = dropout
         model.save_pretrained(tmp_path / "policy")
         options = {"policy": tmp_path / "policy", "model_init_kwargs": {"attn_implementation": attention}}
-        trainer = make_trainer(tmp_path / str(dropout), method="align_opsd", beta=0.05, max_steps=2, **options)
-        trainer.train()
+        trainer = trained(tmp_path / str(dropout), method="align_opsd", beta=0.05, max_steps=2, **options)
         found.append(losses(trainer))
     assert found[0] == found[1]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from fakes.tables import batch_of, config
-from fakes.trainers import make_trainer
+from fakes.trainers import make_trainer, trained
 from peft import LoraConfig
 
 from alignopsd_trl.methods import get_method
@@ -18,8 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_turn_is_a_row(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, save_trajectories=True, skip_zero_advantage=False)
-    trainer.train()
+    trainer = trained(tmp_path, save_trajectories=True, skip_zero_advantage=False)
     rows, turns = trainer.seen_rows[0], read_records(tmp_path / "trajectories")
     real = rows["tool_mask"].sum(1)
     assert sorted(real[real > 0].tolist()) == sorted(turns.response_tokens)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fakes.trainers import make_trainer
+from fakes.trainers import make_trainer, trained
 
 pytestmark = pytest.mark.full
 
@@ -16,8 +16,7 @@ def _log(folder: Path) -> list[dict[str, float]]:
 
 
 def test_seconds_stand_on_the_line_of_their_own_round(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=2)
-    trainer.train()
+    trainer = trained(tmp_path, max_steps=2)
     first, second = _log(tmp_path)
     assert first["seconds/update"] > 0 and "episodes/success" in first
     for phase, total in trainer.phases.total.items():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import FakeSampler, difference, hand_loss, losses, make_trainer, with_sampler
+from fakes.trainers import FakeSampler, difference, hand_loss, losses, make_trainer, trained, with_sampler
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,8 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def _run(folder: Path, merge: bool, **options: Any):
-    trainer = make_trainer(folder, merge_rows=merge, **{**TALK, **options})
-    trainer.train()
+    trainer = trained(folder, merge_rows=merge, **{**TALK, **options})
     return trainer
 
 

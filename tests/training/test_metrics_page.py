@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes.sweeps import mostly_full
 from fakes.toy import toy_dataset
-from fakes.trainers import make_trainer
+from fakes.trainers import trained
 from transformers import Trainer, trainer_utils
 from trl.trainer import grpo_trainer
 
@@ -33,8 +33,7 @@ RUNS = {
 @pytest.mark.parametrize("options", mostly_full(RUNS.values()), ids=RUNS)
 def test_every_logged_number_is_on_the_page(options: dict[str, Any], tmp_path: Path) -> None:
     parts = {"eval_dataset": toy_dataset(4)} if "eval_strategy" in options else {}
-    trainer = make_trainer(tmp_path, script=False, parts=parts, **options)
-    trainer.train()
+    trainer = trained(tmp_path, script=False, parts=parts, **options)
     logged = {name for entry in trainer.state.log_history for name in entry}
     missing = {name for name in logged if not any(pattern.fullmatch(name) for pattern in PATTERNS)}
     assert logged and not missing

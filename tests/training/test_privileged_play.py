@@ -11,7 +11,7 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from fakes.toy import build_model, build_tokenizer
-from fakes.trainers import difference, make_config, make_trainer
+from fakes.trainers import difference, kept, log_probs_of, make_config, make_trainer, rounds_of
 from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.checks.intended import Intended, check
@@ -30,14 +30,6 @@ from alignopsd_trl.training import recorder
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
 HALF = {"privileged_siblings": 2}
-
-
-def played_by(trainer: Any) -> list[Trajectory]:
-    """Keeps what a trainer plays."""
-    kept: list[Trajectory] = []
-    inner = trainer.rollouts.play_groups
-    trainer.rollouts.play_groups = lambda *arguments: kept.extend(found := inner(*arguments)) or found
-    return kept
 
 
 def asked_of(trainer: Any) -> list[list[int]]:
@@ -70,7 +62,7 @@ def test_trained_prompts_never_hold_the_skill_and_played_ones_always_do(
 ) -> None:
     options = {"history": history, "max_prompt_length": 400, "teacher_model_kind": kind, "save_trajectories": True}
     trainer = make_trainer(tmp_path, method=method, **HALF | options)
-    trajectories, prompts = played_by(trainer), asked_of(trainer)
+    trajectories, prompts = kept(trainer.rollouts, "play_groups", parts=True), asked_of(trainer)
     trainer.train()
     skills = {tuple(trainer.processing_class(one.skill_text)["input_ids"]) for one in trajectories}
     assert all(len(skill) > 5 for skill in skills)
@@ -109,7 +101,7 @@ def test_no_forward_that_is_trained_reads_the_skill(tmp_path: Path, method: str,
     options = {"auxiliary_loss": "distribution", "similarity_threshold": 0.1} if method == "align_opsd" else {}
     options |= {"teacher_model_kind": "base", "num_iterations": 2, "max_steps": 4, "save_trajectories": True}
     trainer = make_trainer(tmp_path, method=method, **HALF | options | shape)
-    trajectories, read = played_by(trainer), []
+    trajectories, read = kept(trainer.rollouts, "play_groups", parts=True), []
 
     def keep(module: Any, arguments: Any, given: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
@@ -129,19 +121,17 @@ def test_no_forward_that_is_trained_reads_the_skill(tmp_path: Path, method: str,
 @pytest.mark.parametrize("kind", ["live", "base"])
 def test_old_log_probs_are_the_students_under_the_ordinary_prompt(tmp_path: Path, kind: str) -> None:
     trainer = make_trainer(tmp_path, script=False, num_iterations=2, teacher_model_kind=kind, learning_rate=0.0, **HALF)
-    trajectories = played_by(trainer)
+    trajectories = kept(trainer.rollouts, "play_groups", parts=True)
     trainer.train()
     (rows,) = trainer.seen_rows
-    kept = [turn.sampling_log_probs is not None for one in trajectories for turn in one.turns if one.privileged]
-    assert kept and not any(kept)
+    privileged = [turn for one in trajectories for turn in one.turns if one.privileged]
+    assert privileged and all(turn.sampling_log_probs is None for turn in privileged)
     assert all(turn.sampling_log_probs for one in trajectories for turn in one.turns if not one.privileged)
     for row in range(len(rows["prompt_ids"])):
         prompt = rows["prompt_ids"][row][rows["prompt_mask"][row].bool()]
         mask = rows["completion_mask"][row].bool() & rows["tool_mask"][row].bool()
         response = rows["completion_ids"][row][mask]
-        with torch.no_grad():
-            logits = trainer.model(torch.cat([prompt, response]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
-        exact = logits.log_softmax(-1).gather(1, response.unsqueeze(1)).squeeze(1)
+        exact = log_probs_of(trainer.model, prompt, response)
         assert torch.allclose(rows["old_per_token_logps"][row][mask], exact, atol=1e-4)
 
 
@@ -168,7 +158,7 @@ def test_the_baseline_is_over_all_siblings_and_lost_privileged_ones_are_not_push
 
 def test_success_is_that_of_the_ordinary_siblings(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **HALF)
-    trajectories = played_by(trainer)
+    trajectories = kept(trainer.rollouts, "play_groups", parts=True)
     trainer.train()
     logged = trainer.state.log_history[0]
     for name, chosen in (("episodes/success", False), ("privileged/success", True)):
@@ -188,10 +178,8 @@ def test_a_live_teacher_that_gets_worse_is_told_once() -> None:
 def test_the_gap_of_won_turns_is_logged_and_its_fall_is_said_once(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = make_trainer(tmp_path, method="align_opsd", teacher_model_kind=kind, max_steps=1, learning_rate=0.0)
-    rounds: list[Any] = []
-    inner = trainer.recorder.record
-    trainer.recorder.record = lambda played, *others: rounds.append(played) or inner(played, *others)
+    trainer = make_trainer(tmp_path, method="align_opsd", teacher_model_kind=kind, learning_rate=0.0)
+    rounds = rounds_of(trainer)
     trainer.train()
     (played,) = rounds
     won = [any(turn in one.turns for one in played.trajectories if one.won) for turn in played.batch.turns]
@@ -225,8 +213,8 @@ def test_a_followed_teacher_that_holds_back_is_told_after_two_rounds(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    kept, given = {"teacher/gap_of_won_turns": 0.0}, iter(gaps)
-    monkeypatch.setattr(recorder, "gap_of_won", lambda played: kept | {"teacher/gap_of_won_turns": next(given)})
+    given = iter(gaps)
+    monkeypatch.setattr(recorder, "gap_of_won", lambda played: {"teacher/gap_of_won_turns": next(given)})
     options = {"auxiliary_loss": "distribution", "teacher_model_kind": "base", **options}
     trainer = make_trainer(tmp_path, method="align_opsd", max_steps=len(gaps), **options)
     trainer.train()
@@ -383,8 +371,3 @@ def test_shards_that_no_others_can_take_the_place_of_are_refused(zero: dict[str,
         refuse_other_shards(spread(DistributedType.DEEPSPEED, **zero), "teacher_model_kind='base'")
     refuse_other_shards(spread(DistributedType.DEEPSPEED), "teacher_model_kind='base'")
     refuse_other_shards(SimpleNamespace(distributed_type=DistributedType.FSDP), "teacher_model_kind='base'")
-
-
-def test_no_ordinary_sibling_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="privileged_siblings=4 leaves no ordinary sibling of num_generations=4"):
-        make_config(tmp_path, privileged_siblings=4)

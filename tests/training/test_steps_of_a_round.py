@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.sweeps import mostly_full
-from fakes.trainers import losses, make_trainer
+from fakes.trainers import losses, trained
 
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.methods import get_method, method_names
@@ -33,8 +33,7 @@ def logged(trainer: Any, number: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", mostly_full(["align_opsd", *(one for one in TRAINED if one != "align_opsd")]))
 def test_every_method_takes_several_steps_a_round(name: str, tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, method=name, optim="sgd", learning_rate=0.3, **STEPS)
-    trainer.train()
+    trainer = trained(tmp_path, method=name, optim="sgd", learning_rate=0.3, **STEPS)
     assert len(trainer.seen_rows) == 2 and len(trainer.seen_gradients) == 8
     assert torch.tensor(losses(trainer)).isfinite().all()
     learns = name != "monte_carlo"  # whose walks from a state of the scripted game all end alike
@@ -48,8 +47,7 @@ def test_every_method_takes_several_steps_a_round(name: str, tmp_path: Path) -> 
 
 
 def test_a_round_of_one_step_says_nothing_of_drift(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path)
-    trainer.train()
+    trainer = trained(tmp_path)
     assert not any(name.startswith("drift/") for log in trainer.state.log_history for name in log)
 
 

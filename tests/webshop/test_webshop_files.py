@@ -42,12 +42,6 @@ def test_a_later_option_name_replaces_the_values_and_keeps_the_place(tmp_path: P
     assert list(product["options"].items()) == [("size", ["l"]), ("color", [])]
 
 
-def test_an_empty_option_list_stays_and_gives_no_goals(tmp_path: Path) -> None:
-    items = [entry(customization_options={"color": []}), entry("B000000002")]
-    goals = GoalList(open_catalogue(write(tmp_path / "data", items), cache_dir=tmp_path, progress=False))
-    assert {goals[index]["asin"] for index in range(len(goals))} == {"B000000002"}
-
-
 @pytest.mark.parametrize("missing", ["", None, ...])
 def test_a_missing_price_is_a_hundred(tmp_path: Path, missing: Any) -> None:
     (product,) = cleaned(write(tmp_path, [entry(pricing=missing)]))
@@ -138,11 +132,13 @@ def test_products_without_an_instruction_record(tmp_path: Path, attributes: Any,
     assert len(GoalList(catalogue, lenient=True)) == 2
 
 
-def test_a_null_instruction_makes_no_goal(tmp_path: Path) -> None:
-    items = [entry(), entry("B000000002")]
-    attributes = {"B000000001": instruction(None), "B000000002": instruction()}
-    catalogue = open_catalogue(write(tmp_path / "data", items, attributes), cache_dir=tmp_path, progress=False)
-    assert {goal["asin"] for goal in map(GoalList(catalogue).__getitem__, range(2))} == {"B000000002"}
+@pytest.mark.parametrize("first", [entry(), entry(customization_options={"color": []})], ids=["null", "no options"])
+def test_a_null_instruction_or_an_empty_list_of_options_makes_no_goal(first: dict[str, Any], tmp_path: Path) -> None:
+    told = instruction() if first["customization_options"] == {"color": []} else instruction(None)
+    attributes = {"B000000001": told, "B000000002": instruction()}
+    data = write(tmp_path / "data", [first, entry("B000000002")], attributes)
+    goals = GoalList(open_catalogue(data, cache_dir=tmp_path, progress=False))
+    assert {goals[index]["asin"] for index in range(len(goals))} == {"B000000002"}
 
 
 def test_no_goals_at_all_is_an_error(tmp_path: Path) -> None:

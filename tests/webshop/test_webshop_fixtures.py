@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from webshop_files import FIXTURES, read_json
-from webshop_original import get_reward
 
 from alignopsd_trl.environments.base import Record, View
+from alignopsd_trl.environments.webshop.engine import reward
 from alignopsd_trl.environments.webshop.engine.classic import ClassicWebShop
 from alignopsd_trl.environments.webshop.engine.fuzzy import similar
 from alignopsd_trl.environments.webshop.engine.goals import GoalList, session_name
@@ -155,7 +155,7 @@ def test_nouns(path: Path) -> None:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases("reward_vectors*.json")])
 def test_reward(case: dict[str, Any]) -> None:
-    total, breakdown = get_reward(case["purchased"], case["goal"], case["price"], case["options"], verbose=True)
+    total, breakdown = reward.score(case["purchased"], case["goal"], case["price"], case["options"], standin)
     assert total == case["reward"]
     assert breakdown == case["breakdown"]
 

@@ -1,4 +1,4 @@
-"""The names that the original's own tests import, rewards and their pieces by hand."""
+"""Rewards and their pieces by hand, with the cases of the original's own tests."""
 
 from __future__ import annotations
 
@@ -13,21 +13,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from webshop_original import (
-    get_attribute_reward,
-    get_option_reward,
-    get_reward,
-    get_type_reward,
-    normalize_color,
-    normalize_color_size,
-    random_idx,
-)
 
 from alignopsd_trl.environments.text import lucene
 from alignopsd_trl.environments.text.lucene import terms, words
 from alignopsd_trl.environments.text.porter import stem
+from alignopsd_trl.environments.webshop.engine import reward
 from alignopsd_trl.environments.webshop.engine.fuzzy import similar
+from alignopsd_trl.environments.webshop.engine.goals import weighted_index
 from alignopsd_trl.environments.webshop.engine.nouns import extractor, standin
+from alignopsd_trl.environments.webshop.engine.tables import normalize_color
 
 SHIRT = {"query": "shirts", "product_category": "Clothing › Men › Shirts", "name": "Plain Cotton Shirt"}
 
@@ -47,61 +41,51 @@ def goal(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_type_reward(changes: dict[str, Any], factor: float, title: float) -> None:
-    found = get_type_reward(SHIRT, goal(**changes))
-    assert (found["r_type"], found["title_score"]) == (factor, title)
+    found = reward.type_match(SHIRT, goal(**changes), standin)
+    assert (found.r_type, found.title_score) == (factor, title)
 
 
 def test_attributes_are_looked_up_lazily_and_bullets_may_be_a_string() -> None:
-    assert get_attribute_reward({"Attributes": ["soft"]}, goal()) == (1.0, 1)
+    assert reward.attribute_matches({"Attributes": ["soft"]}, goal()) == 1
     texts = {"Attributes": [], "Title": "", "Description": "Very Soft"}
-    assert get_attribute_reward({**texts, "BulletPoints": "x"}, goal()) == (1.0, 1)
-    assert get_attribute_reward({**texts, "BulletPoints": []}, goal(attributes=["SOFT", "soft"])) == (0.5, 1)
+    assert reward.attribute_matches({**texts, "BulletPoints": "x"}, goal()) == 1
+    assert reward.attribute_matches({**texts, "BulletPoints": []}, goal(attributes=["SOFT", "soft"])) == 1
 
 
 @pytest.mark.parametrize(
     ("bought", "wanted", "found"),
     [
-        (["sky blue"], ["navy blue"], (1.0, 1)),
-        (["x-large"], ["large"], (1.0, 1)),
-        (["standard"], [("fit type", "standard")], (0.0, 0)),
-        (["navy blue"], [("color", "blue")], (1.0, 1)),
-        (["blue"], [], (None, 0)),
-        ([], ["blue"], (0.0, 0)),
+        (["sky blue"], ["navy blue"], 1),
+        (["x-large"], ["large"], 1),
+        (["standard"], [("fit type", "standard")], 0),
+        (["navy blue"], [("color", "blue")], 1),
+        (["blue"], [], 0),
+        ([], ["blue"], 0),
     ],
 )
-def test_option_reward(bought: list[str], wanted: list[Any], found: tuple[float | None, int]) -> None:
-    assert get_option_reward(bought, wanted) == found
+def test_option_reward(bought: list[str], wanted: list[Any], found: int) -> None:
+    assert reward.option_matches(bought, wanted) == found
 
 
 def test_total_by_hand() -> None:
     bought = {**SHIRT, "Attributes": ["soft"], "Title": "", "BulletPoints": [], "Description": ""}
-    assert get_reward(bought, goal(), 20.0, {"size": "m"}) == 1.0
-    total, parts = get_reward(bought, goal(), 20.01, {"size": "l"}, verbose=True)
+    assert reward.score(bought, goal(), 20.0, {"size": "m"}, standin)[0] == 1.0
+    total, parts = reward.score(bought, goal(), 20.01, {"size": "l"}, standin)
     assert total == 1 / 3
     assert (parts["w_att"], parts["w_option"], parts["r_option"], parts["r_price"]) == (1 / 3, 1 / 3, 0.0, False)
 
 
-def test_colours_and_sizes() -> None:
+def test_colours() -> None:
     assert [normalize_color(text) for text in ("deep navy blue", "standard", "plain")] == ["blue", "tan", "plain"]
-    keys = {("A", "Navy", "XX-Large"): 1, ("A", "odd", "10.5"): 2, ("A", "x", '7"'): 3, ("A", "x", "?"): 4}
-    colors, sizes = normalize_color_size(keys)
-    assert colors == {"N.A.": "not_matched", "navy": "navy", "odd": "not_matched", "x": "not_matched"}
-    assert sizes == {
-        "N.A.": "not_matched",
-        "xx-large": "xx-large",
-        "10.5": "numeric_size",
-        '7"': r'(\d+)"$',
-        "?": "not_matched",
-    }
 
 
 def test_weighted_draws_of_the_original() -> None:
-    random.seed(24)
-    weights = [random.randint(0, 10) for _ in range(50)]
+    draw = random.Random(24)
+    weights = [draw.randint(0, 10) for _ in range(50)]
     cumulative = [0]
     for weight in weights:
         cumulative.append(cumulative[-1] + weight)
-    assert [random_idx(cumulative) for _ in range(3)] == [44, 15, 36]
+    assert [weighted_index(cumulative, draw) for _ in range(3)] == [44, 15, 36]
 
 
 @given(st.text(alphabet="ab c-é1", max_size=12), st.text(alphabet="ab c-é1", max_size=12))

@@ -13,7 +13,7 @@ from typing import Any
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text
 from alignopsd_trl.environments.base import Record, View
-from alignopsd_trl.rollout.monte_carlo.rollouts import MCRollout
+from alignopsd_trl.rollout.monte_carlo.replays import MCRollout
 from alignopsd_trl.rollout.renderer import Shown
 from alignopsd_trl.runs.provenance import differences
 from alignopsd_trl.turns import Seeds, StopReason, Thought, Trajectory, Turn

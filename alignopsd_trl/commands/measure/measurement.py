@@ -39,7 +39,7 @@ from alignopsd_trl.common.progress import Bar, markdown
 from alignopsd_trl.common.statistics import Interval
 from alignopsd_trl.methods import Method, checked_credit, grpo
 from alignopsd_trl.records import damage_named, write_records
-from alignopsd_trl.rollout.monte_carlo.rollouts import ReplayError, play_groups, take_rollouts
+from alignopsd_trl.rollout.monte_carlo.replays import ReplayError, play_groups, take_rollouts
 from alignopsd_trl.rollout.monte_carlo.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.runs.sizes import choose_sizes
 from alignopsd_trl.turns import Trajectory, TurnBatch

@@ -31,7 +31,7 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED
 from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout.episode import no_skills
-from alignopsd_trl.rollout.monte_carlo.rollouts import Replays
+from alignopsd_trl.rollout.monte_carlo.replays import Replays
 from alignopsd_trl.rollout.options import PlayOptions
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.reading import reader_for

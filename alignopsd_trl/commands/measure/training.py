@@ -12,7 +12,7 @@ from alignopsd_trl.commands.measure.variants import turn_credit
 from alignopsd_trl.common.options import PositiveCount, settle
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods.grpo import outcome
-from alignopsd_trl.rollout.monte_carlo.rollouts import counted, measured, rows_of, tasks_that_differ
+from alignopsd_trl.rollout.monte_carlo.replays import counted, measured, rows_of, tasks_that_differ
 from alignopsd_trl.training.recorder import Round, RoundCallback
 
 

@@ -62,11 +62,6 @@ class Catalogue:
         """The folder of the prepared catalogue."""
         return self._arrays.folder
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the prepared catalogue, shared by all processes."""
-        return sum(array.nbytes for array in self._arrays.values())
-
     def record(self, row: int) -> dict[str, Any]:
         """Decodes a cleaned product. ``Title``, ``Reviews`` and ``Rating`` as in the reference."""
         record = _read(self._records, self._start, row)
