@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,41 @@ def test_tasks_that_the_recipe_holds_out_are_not_demonstrated(maze: Path, capsys
     assert shown == {f"maze/train/{number}" for number in range(4)}
     changed(maze / "train.py", ('"held_out": 1020', '"held_out": 1024'))
     fails(["demonstrate", "maze"], "held_out=1024 leaves none of 1024 training tasks", capsys=capsys)
+
+
+def test_a_policy_shows_itself_without_the_skill_what_it_wins_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    play = ["demonstrate", "searchqa_hops", "--policy", "tiny_hops", "--episodes", "12"]
+    main([*play, "--output", "with.jsonl"])
+    told = capsys.readouterr().out
+    rows = rows_of(tmp_path / "with.jsonl")
+    won = int(re.search(r"(\d+) of 12 won with it", told)[1])
+    assert "next: alignopsd warm_start searchqa_hops --model tiny_hops" in told
+    assert len({row["task_id"] for row in rows}) == won > 0 and all(row["won"] for row in rows)
+    assert not any("Guidance" in one["content"] for row in rows for one in row["prompt"])
+    main([*play, "--output", "alone.jsonl", "--skilled_share", "0"])  # the skill decides what it does
+    alone = rows_of(tmp_path / "alone.jsonl")
+    both = {row["task_id"] for row in rows} & {row["task_id"] for row in alone}
+    assert {str(one) for one in rows if one["task_id"] in both} != {str(one) for one in alone if one["task_id"] in both}
+    main(
+        [
+            "warm_start",
+            "searchqa_hops",
+            "--data",
+            "with.jsonl",
+            "--model",
+            "tiny_hops",
+            "--max_steps",
+            "1",
+            "--tasks",
+            "2",
+        ]
+    )
+    assert "nothing is played" not in capsys.readouterr().out
+    fails([*play, "--max_prompt_length", "3"], "longer than max_prompt_length=3", capsys=capsys)
+    fails([*play, "--endpoint", "http://localhost:1/v1"], "not allowed with argument", status=2, capsys=capsys)
 
 
 ANSWERS = {

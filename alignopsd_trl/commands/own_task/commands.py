@@ -135,7 +135,7 @@ def demonstrate(argv: Sequence[str]) -> None:
         if given.policy is not None:
             from alignopsd_trl.commands.own_task.own_play import own_play
 
-            actor, task = own_play(given.policy, task, given.seed, given.temperature)
+            actor, task = own_play(given.policy, task, given.seed, given.temperature, given.max_prompt_length)
         elif given.endpoint is None:
             actor = scripted(task.name, given.player, given.seed)
         else:

@@ -107,6 +107,7 @@ def demonstrate(
         )
     learnt = [replace(one, privileged=False) for one in kept] if hidden else kept
     shown, too_long = _rows(task, learnt, tokenizer, limit)
+    shown = [{**row, "own": True} for row in shown] if hidden else shown
     if not shown:
         raise ValueError(
             f"task {task.name}: no prompt fits max_prompt_length={limit}; raise it, or show less in a prompt"

@@ -40,9 +40,11 @@ class OwnPolicy:
         return [Answer(self.tokenizer.decode(ids, skip_special_tokens=True)) for ids in responses]
 
 
-def own_play(name: str, task: Task, seed: int, temperature: float) -> tuple[OwnPolicy, Task]:
+def own_play(
+    name: str, task: Task, seed: int, temperature: float, max_prompt_length: int | None = None
+) -> tuple[OwnPolicy, Task]:
     """Loads a policy as a player of a task. Returns it with the task, whose sizes are the recipe's, else those beside
-    the policy's weights. Raises `ValueError` if it can't be loaded, or plays by calls in its template's own format."""
+    the policy's weights; a ``max_prompt_length`` goes before both. Raises `ValueError` if it can't be loaded, or plays by calls in its template's own format."""
     prompt = task.suite.factory().prompt
     if getattr(prompt, "native", False):
         raise ValueError(f"task {task.name}: --policy plays texts, not calls in a template's format; use --endpoint")
@@ -52,6 +54,6 @@ def own_play(name: str, task: Task, seed: int, temperature: float) -> tuple[OwnP
     set_seed(seed)
     options = {"temperature": temperature, **FULL}
     ends, most = end_ids(model, tokenizer.eos_token_id), task.limit("max_completion_length")
-    limits = {**task.preset, "max_prompt_length": task.limit("max_prompt_length")}
+    limits = {**task.preset, "max_prompt_length": task.limit("max_prompt_length", max_prompt_length)}
     renderer = Renderer(tokenizer, prompt, PlayOptions(**play_options(limits)))
     return OwnPolicy(plain_sampler(model, tokenizer, ends, options, most, SLOTS), renderer, tokenizer), task

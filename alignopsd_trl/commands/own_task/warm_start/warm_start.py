@@ -127,7 +127,8 @@ def report(
 ) -> str:
     """Plays tasks without the skill and, if there is one, with it, at the recipe's ``eval_temperature``. Returns the
     results, with a warning by the demonstrations ``rows``. ``anyway`` plays a useless policy too."""
-    if made.agrees < PLAYS and not anyway:
+    own = any(row.get("own") for row in rows)  # sampled: another response may be as good
+    if made.agrees < PLAYS and not (anyway or own):
         return (
             f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
             f"best are the player's after {made.updates} updates; go on with alignopsd warm_start {task.name} --model "
