@@ -1,4 +1,4 @@
-"""Names settings that do not suit a model of its size: a laptop's beside billions, an adapter's rate for all weights."""
+"""Names settings that do not suit a model's size: a laptop's beside billions, an adapter's rate for all weights."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def unsuited(parameters: int, args: AlignOPSDConfig, model: ModelConfig, adapts:
     off = (args.chat_template_kwargs or {}).get("enable_thinking") is False
     length = args.max_completion_length
     if length < THOUGHT and thinks != "no" and not off:
-        choice = ', or --chat_template_kwargs \'{"enable_thinking": false}\'' if thinks == "by choice" else ""
+        choice = ", or --chat_template_kwargs '{\"enable_thinking\": false}'" if thinks == "by choice" else ""
         found.append(
-            f"max_completion_length={length} cuts the thoughts of a model that thinks: take {2 * THOUGHT} or more{choice}"
+            f"max_completion_length={length} cuts the thoughts of a model that thinks: take {2 * THOUGHT} or more"
+            f"{choice}"
         )
     return "; ".join(found)
 

@@ -16,8 +16,9 @@ from alignopsd_trl.commands.launch.arguments import parse
 from alignopsd_trl.commands.launch.machine import Launch
 from alignopsd_trl.commands.launch.memory_plan import PlannedMemory, planned_memory
 from alignopsd_trl.commands.launch.model_files import Thinking, thinking
-from alignopsd_trl.commands.launch.presets import ONE_GPU, SMOLLM2
+from alignopsd_trl.commands.launch.presets import ONE_GPU
 from alignopsd_trl.commands.launch.unsuited import SMALL
+from alignopsd_trl.common.literals import literal
 from alignopsd_trl.methods import get_method
 
 PROMPT, RESPONSE, THOUGHTS = 2048, 512, 2048
@@ -27,7 +28,7 @@ ROUNDS = ((8, 8), (4, 8), (4, 4))  # tasks and siblings, the larger the better
 FORWARDS = (16384, 8192, 4096)  # tokens, which change no result
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # of the GPU, for vLLM
 AT_ONCE = (16, 4)  # full-length responses that vLLM should hold, and those with which it still pays
-ROOM = 0.88  # of a GPU: a plan counts no fragments and no context of CUDA's
+ROOM = 0.9  # of a GPU: a plan counts no fragments and no context of CUDA's
 VLLM = {"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
 SAMPLERS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("vLLM on the same GPU, asleep while the policy learns", VLLM),
@@ -69,7 +70,9 @@ class HubModel:
         response = RESPONSE if self.thinks == "no" else THOUGHTS
         positions = getattr(self.config.get_text_config(), "max_position_embeddings", None) or PROMPT + response
         if positions <= response:
-            raise ValueError(f"model={self.name!r} has {positions} positions, too few for responses of {response} tokens")
+            raise ValueError(
+                f"model={self.name!r} has {positions} positions, too few for responses of {response} tokens"
+            )
         return {"max_prompt_length": min(PROMPT, positions - response), "max_completion_length": response}
 
     def own(self) -> dict[str, Any]:
@@ -121,8 +124,8 @@ def fit(model: HubModel, gpu_gib: float, turns: int = TURNS) -> Fitted:
                 return Fitted({**sampler, **chosen, **model.own()}, samples, planned)
     assert least is not None
     raise ValueError(
-        f"model={model.name!r} does not fit on a GPU of {gpu_gib:g} GiB: with LoRA it takes {least.most:.0f} GiB at least, "
-        f"and {1 - ROOM:.0%} should stay free; take a larger GPU, a smaller model, or several GPUs (docs/launch.md)"
+        f"model={model.name!r} does not fit on a GPU of {gpu_gib:g} GiB: with LoRA it takes {least.most:.0f} GiB at "
+        "least, and a tenth should stay free; take a larger GPU, a smaller model, or several GPUs (docs/launch.md)"
     )
 
 
@@ -134,13 +137,58 @@ def _choices(sampler: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], int]]
         yield {"tasks_per_round": tasks, "num_generations": siblings, "tokens_per_forward": tokens, **own}, at_once
 
 
-def settings_of(model: HubModel, gpu_gib: float | None, turns: int = TURNS) -> tuple[Mapping[str, Any], str]:
-    """Returns the settings of a model's recipe over its preset, and the machine that they are for, in words. ``gpu_gib``
-    of `None` are those of this machine's GPU; without one a model of millions is trained on two cores, and others are
-    for 80 GiB."""
+GUIDE = 'TRL\'s page "LoRA Without Regret"'  # which tells of Schulman et al., 2025  # of Schulman et al., 2025
+ADAPTER = {"lora_r": 16, "learning_rate": 1e-5}
+TWO_CORES: dict[str, Any] = {
+    **{"learning_rate": 2e-4, "updates_per_round": 4, "max_prompt_length": 1024, "max_completion_length": 128},
+    **{"tasks_per_round": 6, "num_generations": 6},
+}
+"""Settings of a small model's recipe on two cores, over `SMOLLM2`."""
+WHY = {
+    "lora_r": f"of all linear layers; reward needs little: {GUIDE} has 1 to 32",
+    "learning_rate": "an adapter's: there ten times the 1e-6 of a full model",
+    "num_generations": "siblings a task",
+    "tokens_per_forward": "changes no result",
+    "vllm_enable_sleep_mode": "asleep while the policy learns",
+    "router_aux_loss_coef": "its balancing loss is a mean per forward",
+    "rectify": "this model changes its logits after the head",
+}
+"""What a recipe says behind a setting."""
+WIDTH = 120
+OF_RESPONSES: dict[Thinking, str] = {
+    "no": "of one turn; by its chat template this model does not think",
+    "by choice": 'of one turn, with thoughts; off, at 512: "chat_template_kwargs": {"enable_thinking": False}',
+    "always": "of one turn; by its chat template this model thinks",
+}
+
+
+def recipe_changes(name: str, gpu_gib: float | None, turns: int = TURNS) -> tuple[dict[str, str], str]:
+    """Returns what a model's recipe says in place of the template's marks, and the model and its machine in words.
+    ``gpu_gib`` of `None` are those of this machine's GPU; without one a model of millions is trained on two cores, and
+    others are for 80 GiB. Raises `ValueError` as [`HubModel`] and [`fit`]."""
+    model = HubModel(name)
+    parameters, thought = model.shape.parameters, "does not think" if model.thinks == "no" else "thinks"
+    size = f"{parameters / 1e9:.1f} billion" if parameters >= 5e8 else f"{parameters / 1e6:.0f} million"
+    changes, told = {'"MODEL_ID"': literal(name), "MODEL_NAME": name}, f"{name} ({size} parameters, {thought})"
     if gpu_gib is None and model.small and not torch.cuda.is_available():
-        return {**model.lengths(), **{name: SMOLLM2[name] for name in ("tasks_per_round", "num_generations")}}, "two cores"
-    gpu = memory.gpu_memory(gpu_gib)
-    found = fit(model, gpu, turns)
-    where = f"one GPU of {gpu:.0f} GiB ({found.planned.most:.0f} at most by the plan): LoRA in bfloat16, {found.samples}"
-    return {**model.lengths(), **found.settings}, where
+        changes |= {"ONE_GPU": "SMOLLM2", "ROUNDS = 48": "ROUNDS = 10"}
+        why = {"learning_rate": "as in recipes/sums_smollm.py", "max_completion_length": "of one turn"}
+        settings, machine = TWO_CORES, "two cores"
+    else:
+        gpu = memory.gpu_memory(gpu_gib)
+        found = fit(model, gpu, turns)
+        machine = f"one GPU of {gpu:.0f} GiB, {found.planned.most:.0f} at most by the plan: {found.samples}"
+        settings, why = (
+            {**ADAPTER, **model.lengths(), **found.settings},
+            {"max_completion_length": OF_RESPONSES[model.thinks]},
+        )
+    lines = [line for one, value in settings.items() for line in _lines(one, literal(value), (WHY | why).get(one, ""))]
+    return changes | {"MACHINE": machine, "    # SETTINGS": "\n".join(lines)}, f"{told} on {machine}"
+
+
+def _lines(name: str, value: str, why: str) -> list[str]:
+    """Returns a setting's line in a recipe, with its reason behind it or, if that is long, above it."""
+    line = f'    "{name}": {value},'
+    if not why:
+        return [line]
+    return [f"{line}  # {why}"] if len(f"{line}  # {why}") <= WIDTH else [f"    # {why}", line]
