@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from alignopsd_trl.commands.launch.arguments import parse
-from alignopsd_trl.commands.launch.job import memory_facts
 from alignopsd_trl.commands.launch.machine import Launch
+from alignopsd_trl.commands.launch.memory_plan import memory_facts
 from alignopsd_trl.commands.launch.presets import BACKBONES
 
 GPUS = (24, 48, 80, 141)

@@ -83,9 +83,17 @@ class Intended:
         return getattr(self.tasks, "column_names", None)
 
     @cached_property
+    def described(self) -> bool:
+        """Whether the model is planned for another machine by a folder with a ``config.json`` and no weights."""
+        if not (self.elsewhere and isinstance(self.model, str)):
+            return False
+        folder = Path(resolve_model(self.model)).expanduser()
+        return (folder / "config.json").is_file() and not any(map(any, map(folder.glob, ("*.safetensors", "*.bin"))))
+
+    @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer of a policy's folder, after a check of its files; `None` if there is none to check."""
-        if not isinstance(self.model, str):
+        if not isinstance(self.model, str) or self.described:
             return None
         options, template = as_mapping(self.args.model_init_kwargs), as_mapping(self.args.chat_template_kwargs)
         trusts = bool(options.get("trust_remote_code", self.args.trust_remote_code))
@@ -118,7 +126,8 @@ def _model(run: Intended) -> None:
     if run.tokenizer is not None:
         check_template(run.tokenizer, PlayOptions.of(run.args))
     folder = Path(resolve_model(base_of(run.model) or run.model)).expanduser() if isinstance(run.model, str) else None
-    if folder and hasattr(run.adapter, "peft_type") and (folder / "config.json").is_file():
+    adapts = hasattr(run.adapter, "peft_type") and not run.described
+    if folder and adapts and (folder / "config.json").is_file():
         put_adapter(empty_model(folder, run.args.trust_remote_code), run.adapter)
 
 

@@ -13,9 +13,9 @@ from transformers import AutoConfig
 from trl import ModelConfig
 
 from alignopsd_trl.commands.launch.arguments import RecipeArguments
-from alignopsd_trl.commands.launch.job import memory_facts
 from alignopsd_trl.commands.launch.machine import Launch
 from alignopsd_trl.commands.launch.memory import GIB, estimate, loading, published, shape_of
+from alignopsd_trl.commands.launch.memory_plan import memory_facts
 from alignopsd_trl.commands.launch.presets import BACKBONES
 from alignopsd_trl.config import AlignOPSDConfig
 

@@ -340,7 +340,7 @@ def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
     zero2 = estimate(shape, config, Launch(8, 1, "ZeRO-2")).training
     assert zero2["weights"] == whole.training["weights"] and zero2["optimizer"] == sharded["optimizer"]
     assert estimate(shape, config, one, Loading(2, 0.01)).training["optimizer"] < 2
-    with pytest.raises(OSError, match="nobody/nothing"):
+    with pytest.raises(ValueError, match="nobody/nothing.*hf download"):
         backbone("nobody/nothing")
 
 

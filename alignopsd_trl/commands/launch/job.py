@@ -20,6 +20,9 @@ from alignopsd_trl.checks.unread import unread
 from alignopsd_trl.commands.launch import memory
 from alignopsd_trl.commands.launch.arguments import ADAPTER, RecipeArguments, planned_launch
 from alignopsd_trl.commands.launch.machine import Launch, check_launch
+from alignopsd_trl.commands.launch.memory_plan import memory_facts
+from alignopsd_trl.commands.launch.model_files import thinking
+from alignopsd_trl.commands.launch.unsuited import unsuited
 from alignopsd_trl.commands.launch.values import environment_options, named
 from alignopsd_trl.common.files import check_folder, plain, whole_json
 from alignopsd_trl.common.models import ADAPTER as ADAPTER_FILE
@@ -34,7 +37,6 @@ from alignopsd_trl.results.card import changed_settings
 from alignopsd_trl.runs.folder import look, strangers, wanted
 from alignopsd_trl.runs.provenance import configuration_of, weights_checksum
 from alignopsd_trl.runs.state import PREFIX, RunFolderError
-from alignopsd_trl.scoring.prefix_cache import SHARE
 from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
 
 
@@ -169,6 +171,14 @@ class Job:
         method = get_method(self.args.method)(self.args)
         return unread({name: settings[name] for name in self.given}, settings | facts, method)
 
+    def unsuited(self) -> dict[str, str]:
+        """Returns a plan's line about settings that do not suit a model of this size; empty without any."""
+        config = memory.config_of(self.policy, self.args.trust_remote_code)
+        parameters = memory.backbone(self.policy, self.args.trust_remote_code).parameters
+        adapts = self.model.use_peft or base_of(self.policy) is not None
+        told = unsuited(parameters, self.args, self.model, adapts, thinking(self.policy, config.model_type))
+        return {"NOTE on the model": told} if told else {}
+
     def facts(self, launch: Launch) -> dict[str, str]:
         """Returns the lines that a plan and the first screen of a run share, by their labels."""
         args, panel = self.args, self.panel
@@ -230,6 +240,7 @@ def plan(job: Job, whole: bool = False) -> str:
         "trained tokens per round, at most": trajectories * turns * args.max_completion_length,
         **memory_facts(recipe, args, job.model, launch, turns * trajectories // launch.processes),
         **job.part_facts(),
+        **job.unsuited(),
     }
     width = max(map(len, facts)) + 2
     lines = [_wrapped(f"{name:<{width}}", str(value)) for name, value in facts.items()]
@@ -250,74 +261,3 @@ def _settings(label: str, settings: Mapping[str, Any]) -> str:
 
 def _wrapped(label: str, text: str) -> str:
     return "\n".join(textwrap.wrap(text, 118, initial_indent=label, subsequent_indent="  ", break_on_hyphens=False))
-
-
-def memory_facts(
-    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch, rows: int
-) -> dict[str, str]:
-    """Returns the plan's lines about memory: on a GPU, of a colocated sampler, on the host, on disk, where a process's
-    round has so many ``rows`` at most. Raises `ValueError` if the sampler's share can't hold its weights; if the
-    weights can't be loaded or counted so."""
-    name, remote, gpu = str(model.model_name_or_path), args.trust_remote_code, memory.gpu_memory(recipe.gpu_gib)
-    shape = memory.backbone(name, remote)
-    loaded = memory.loading(memory.config_of(name, remote), model, args, launch)
-    method = get_method(args.method)(args)
-    encoder = memory.encoder_bytes(recipe.encoder if method.needs_encoder else None)
-    found = memory.estimate(
-        shape,
-        args,
-        launch,
-        loaded,
-        teaches=method.needs_teacher or bool(args.privileged_siblings),
-        encoder=encoder,
-        gpu_gib=None if args.use_cpu else gpu,
-        kept_logits=rows * args.max_completion_length * method.kept_logits,
-    )
-    parts = ", ".join(f"{name} {value:.1f}" for name, value in found.training.items() if value >= 0.05)
-    facts = {"memory per GPU, estimate": f"{found.peak:.1f} GiB for training, at its peak ({parts})"}
-    unknown = f"the encoder {recipe.encoder!r}: its size can't be told without loading it" if encoder is None else ""
-    if uncounted := "; ".join(filter(None, (unknown, shape.uncounted))):
-        facts["not counted"] = uncounted
-    engine = memory.sampler(shape, args, gpu, loaded.served_bytes)
-    facts["sampler"] = _sampler_fact(args, engine, gpu)
-    sampling, training = found.standing, found.peak
-    if engine is not None:
-        sampling += engine.share
-        training += 0.0 if args.vllm_enable_sleep_mode else engine.share
-        asleep = "asleep" if args.vllm_enable_sleep_mode else "beside it"
-        facts["one GPU at once"] = f"{sampling:.1f} GiB while vLLM samples, {training:.1f} in training, vLLM {asleep}"
-    if (most := max(sampling, training)) > 0.95 * gpu:
-        when = "while vLLM samples" if most == sampling else "in training"
-        facts["DOES NOT FIT"] = f"{most:.1f} GiB {when}, on a GPU of {gpu:.0f}; see docs/launch.md for what to set"
-    elif engine is not None and engine.sequences == 0:
-        facts["DOES NOT FIT"] = (
-            f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} leaves no room for one full-length "
-            "response; raise it"
-        )
-    facts["host memory per node, while loading"] = f"{found.host:.0f} GiB"
-    facts["disk"] = f"{found.checkpoint:.1f} GiB a checkpoint, {found.kept:.1f} GiB for all that are kept"
-    return facts
-
-
-def _sampler_fact(args: AlignOPSDConfig, engine: memory.SamplerMemory | None, gpu: float) -> str:
-    """Returns the line about the sampler's place and, of vLLM, its memory."""
-    if engine is None and args.use_vllm:
-        return "on the server's GPUs"
-    if engine is None:
-        return "the trainer's own weights" + ("" if args.use_cpu else f"; {SLOW_SAMPLING}")
-    if engine.weights > engine.share:
-        raise ValueError(
-            f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} of {gpu:.0f} GiB can't hold the "
-            f"sampler's weights ({engine.weights:.1f} GiB); raise it, or vllm_tensor_parallel_size"
-        )
-    return (
-        f"{engine.share:.1f} GiB of {gpu:.0f} (weights {engine.weights:.1f}, buffers {engine.buffers:.1f}, cache "
-        f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {engine.most} at most)"
-    )
-
-
-SLOW_SAMPLING = (
-    "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
-    f"{SHARE:.0%} of what is free"
-)
-"""The advice for a GPU that samples without vLLM."""

@@ -14,6 +14,7 @@ from trl import ModelConfig, get_peft_config
 
 from alignopsd_trl.checks.loading import check_quantised, model_of, put_adapter
 from alignopsd_trl.commands.launch.machine import Launch
+from alignopsd_trl.commands.launch.model_files import config_file
 from alignopsd_trl.commands.launch.presets import BACKBONES, Backbone
 from alignopsd_trl.common.models import base_of, resolve_model, unreadable
 from alignopsd_trl.config import AlignOPSDConfig
@@ -27,21 +28,23 @@ _PUBLISHED = {one.hub_id: one for one in BACKBONES.values()}
 
 
 def backbone(name: str, trust_remote_code: bool = False) -> Backbone:
-    """Returns the shape of a model, from its name or its config file. Raises `OSError` if the name is neither in the
-    table nor a folder with a config; `ValueError` if transformers can't make it, or its weights are quantised."""
+    """Returns the shape of a model, from its name or its config file. Raises `ValueError` if the name is neither in the
+    table nor a folder with a config nor known to the Hub, if transformers can't make it, or its weights are
+    quantised."""
     name = base_of(name) or name
     return _PUBLISHED.get(name) or shape_of(name, config_of(name, trust_remote_code), trust_remote_code)
 
 
 @cache
 def config_of(name: str, trust_remote_code: bool = False) -> Any:
-    """Returns the configuration of a model of the table or a folder, of an adapter's base; raises as `backbone`."""
+    """Returns the configuration of a model of the table, a folder or the Hub, of an adapter's base; raises as
+    `backbone`."""
     name = base_of(name) or name
     if name in _PUBLISHED:
         return published(_PUBLISHED[name])
-    path = Path(resolve_model(name))
+    path = Path(resolve_model(name)).expanduser()
     if not path.is_dir():
-        raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {', '.join(_PUBLISHED)}")
+        path = config_file(name).parent
     with unreadable(path, "config.json"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     if getattr(config, "quantization_config", None) is not None:

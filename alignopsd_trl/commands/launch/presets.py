@@ -127,6 +127,36 @@ SMOLLM2: dict[str, Any] = {
 """Settings for SmolLM2-135M on a laptop: adapters, and steps that are large enough to be seen after two rounds.
 Forwards of 1,024 tokens take 3 GB where those of 4,096 take 4.5 in the same time."""
 
+ONE_GPU: dict[str, Any] = {
+    "method": "align_opsd",
+    "valid_profiles": "matched",  # as in the rows on record
+    "encoder": "lexical",
+    "dtype": "bfloat16",  # of the frozen weights; computes in bfloat16 where the GPU has it
+    "gradient_checkpointing": True,
+    "use_peft": True,
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.0,
+    "lora_target_modules": ["all-linear"],
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "constant",
+    "beta": 0.0,
+    "temperature": 1.0,
+    "top_k": 0,
+    "eval_temperature": 1.0,  # that of rounds
+    "num_iterations": 4,  # passes over a round, as `alignopsd measure` advises
+    "updates_per_round": 1,
+    "save_rounds": 5,
+    "save_total_limit": 2,
+    "logging_steps": 1,
+    "report_to": "none",
+    "teacher_model_kind": "base",
+    "auxiliary_loss": "distribution",
+    "distribution_coefficient": 10.0,
+}
+"""Settings for a model from the Hub on one GPU: an adapter, beside the teacher that stands still. No GPU has run them.
+docs/launch.md says where each number comes from."""
+
 RECIPE = "train.py"
 """File name of the recipe beside a user's task."""
 

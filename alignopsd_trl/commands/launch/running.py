@@ -15,10 +15,11 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 
-from alignopsd_trl.commands.launch.job import SLOW_SAMPLING, Job
+from alignopsd_trl.commands.launch.job import Job
 from alignopsd_trl.commands.launch.keep_best import KeepBest
 from alignopsd_trl.commands.launch.machine import check_launch, launched
 from alignopsd_trl.commands.launch.memory import GIB
+from alignopsd_trl.commands.launch.memory_plan import SLOW_SAMPLING
 from alignopsd_trl.commands.viewer import view_run
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import plain, read_json, write_json, write_text

@@ -49,13 +49,23 @@ def new(argv: Sequence[str]) -> None:
     kind.add_argument("--scienceworld", metavar="TASK", help="a task of ScienceWorld")
     kind.add_argument("--gymnasium", metavar="ID", help="an environment of Gymnasium that shows text or numbers")
     kind.add_argument("--reasoning_gym", metavar="DATASET", help="questions of reasoning-gym")
+    about = (
+        "questions with answers: a file (jsonl, json, csv, parquet), a folder, or an id of the Hub, ID:CONFIGURATION"
+    )
+    kind.add_argument("--dataset", metavar="PATH|ID", help=about)
     parser.add_argument("--seen", metavar="MODULE:FUNCTION", help="makes a text of what --gymnasium shows")
     parser.add_argument("--played", metavar="MODULE:FUNCTION", help="makes an action for --gymnasium of a text")
+    about = (
+        "the first policy: smollm2 (where the extra offline is installed) or tiny, which learn the task from a player "
+    )
+    about += "first; or a folder or an id of the Hub, trained as it comes"
+    parser.add_argument("--model", metavar="NAME", help=about)
     parser.add_argument(
-        "--model", choices=("smollm2", "tiny"), help="the first policy; smollm2 where the extra offline is installed"
+        "--gpu_gib", type=number, help="GiB of the GPU that the model is trained on; by default this one's"
     )
     given = parser.parse_args(argv)
     parser.read_with(given, "gymnasium", "seen", "played")
+    parser.at_least(given, LEAST | {"gpu_gib": 1})
     from alignopsd_trl.commands.own_task.scaffold import WORLDS, write_task
     from alignopsd_trl.commands.own_task.worlds import textarena_table
 
@@ -66,10 +76,10 @@ def new(argv: Sequence[str]) -> None:
             return
         if given.folder is None:
             raise ValueError("name a folder for the task: alignopsd new NAME")
-        kinds = {name: getattr(given, name) for name in ("tools", "agent", "openenv", *WORLDS)}
+        kinds = {name: getattr(given, name) for name in ("tools", "agent", "openenv", "dataset", *WORLDS)}
         kind, asked = next(((name, one) for name, one in kinds.items() if one is not None), ("environment", ""))
         functions = {name: getattr(given, name) for name in ("seen", "played") if getattr(given, name)}
-        print(write_task(given.folder, kind, asked, given.model, functions))
+        print(write_task(given.folder, kind, asked, given.model, functions, given.gpu_gib))
 
 
 def check(argv: Sequence[str]) -> int:
@@ -185,7 +195,7 @@ def warm_start(argv: Sequence[str]) -> None:
 
         made = warm_start(rows, given.output, config, settings=task.preset)
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
-        print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
+        print(f"{given.output}: {size}, {made.effort.told()} on {len(rows)} turns", flush=True)
         tasks = (100 if config.fresh else 32) if given.tasks is None else given.tasks
         if tasks > 0:
             own = {"skill_bank": given.skill_bank, "encoder": given.encoder, "anyway": given.tasks is not None}

@@ -42,7 +42,13 @@ def first_policy(
     """
     words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
     given = [word.partition("=")[0] for word in words]
-    if (Path(folder) / "config.json").is_file() or {"-h", "--help", "--model", "--model_name_or_path"} & set(given):
+    if {"-h", "--help", "--model", "--model_name_or_path"} & set(given):
+        return
+    if (Path(folder) / "config.json").is_file():
+        from alignopsd_trl.commands.own_task.warm_start.warm_start import effort_of
+
+        if (effort := effort_of(folder)) and effort.hardly:
+            print(f"look: the policy in {folder} is {effort.hardly}, or remove the folder", flush=True)
         return
     with reported(task, quietly=argv is None, resumes=None), setup():
         if "--plan" in given or int(os.environ.get("WORLD_SIZE", "1")) > 1:

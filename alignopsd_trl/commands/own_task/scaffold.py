@@ -12,6 +12,8 @@ from keyword import iskeyword
 from pathlib import Path
 from types import MappingProxyType
 
+from alignopsd_trl.commands.own_task.dataset import asked_dataset
+from alignopsd_trl.commands.own_task.hub_model import TURNS, recipe_changes
 from alignopsd_trl.commands.own_task.options import FRESH
 from alignopsd_trl.commands.own_task.worlds import HELD_OUT, ask
 from alignopsd_trl.common.files import replacing
@@ -37,6 +39,9 @@ ROOMY = {
 }
 """What a recipe gives a world whose texts may be long and whose episodes may be slow."""
 
+AS_IT_COMES = {"    prompt = ShortPrompt()\n": "", "PlainEnvironment, ShortPrompt, Step": "PlainEnvironment, Step"}
+"""In the maze for a model that nobody taught its form: the plain prompt, which asks for it."""
+
 BESIDE = ("train", "policy", "conftest")
 """Modules and folders beside a task's own."""
 
@@ -53,23 +58,40 @@ def write_task(
     asked: str = "",
     model: str | None = None,
     functions: Mapping[str, str] = MappingProxyType({}),
+    gpu_gib: float | None = None,
 ) -> str:
     """Writes a task into a folder that must be new or empty, and returns the commands to run next, as text. Raises
     `ValueError` if the folder is taken, its name can't be a module's, or the world can't be played here.
 
     Args:
         folder: its name becomes the task's.
-        kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv`` or one of `WORLDS`.
-        asked, functions: as `alignopsd_trl.commands.own_task.worlds.ask` takes them.
-        model: what the first policy starts from: ``smollm2`` or ``tiny``; by default `smollm2` if it is installed.
+        kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv``, ``dataset`` or one of
+            `WORLDS`.
+        asked, functions: as `alignopsd_trl.commands.own_task.worlds.ask` takes them; of ``dataset`` its file, folder or
+            id.
+        model: what the first policy starts from: ``smollm2`` or ``tiny``, by default `smollm2` if it is installed; or
+            the folder or id of a model that is trained as it comes.
+        gpu_gib: the GPU that such a model is trained on; by default this machine's.
     """
     folder = Path(folder).expanduser()
     name = folder.resolve().name
     model = model or (OFFLINE_MODEL if has_smollm2() else FRESH)
-    parts = [TEMPLATES / one for one in ("shared", kind, *([model] if model == OFFLINE_MODEL else []))]
+    if kind == "dataset" and model == FRESH:
+        raise ValueError(f"--dataset needs a model that knows something: --model with a folder or an id, or {INSTALL}")
+    as_it_comes = model not in POLICIES or kind == "dataset"
+    if gpu_gib is not None and not as_it_comes:
+        raise ValueError(f"--gpu_gib {gpu_gib:g}: {model} learns on two cores; leave it out, or name another --model")
+    own_parts = ["hub"] if as_it_comes else [model] if model == OFFLINE_MODEL else []
+    parts = [TEMPLATES / one for one in ("shared", kind, *own_parts)]
     _check(folder, name, parts)
-    world = ask(kind, asked, functions)
+    world = asked_dataset(asked) if kind == "dataset" else ask(kind, asked, functions)
     changes = {**(ROOMY if kind in WORLDS else {}), **world.changes}
+    told, planned = POLICIES.get(model, ""), ""
+    if as_it_comes:
+        place = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
+        own, told = recipe_changes(place, gpu_gib, world.values.get("max_turns", TURNS))
+        own |= AS_IT_COMES if kind == "environment" else {}
+        changes, planned = own | changes, " --plan" if gpu_gib is None else f" --plan --gpu_gib {gpu_gib:g}"
     names = {NAME: name, CLASS: _class(name), LABEL: json.dumps(asked)}
     parts += [own] if world.part and (own := TEMPLATES / kind / world.part).is_dir() else []
     with replacing(folder) as partial:
@@ -81,8 +103,9 @@ def write_task(
         for place, file in world.files.items():
             (partial / place).parent.mkdir(exist_ok=True)
             shutil.copyfile(file, partial / place)
-    following = (f"cd {shlex.quote(str(folder))}", f"alignopsd check {name}", "python train.py")
-    return "\n  ".join([f"{folder} is written, for {POLICIES[model]}. Next:", *following])
+    following = [f"cd {shlex.quote(str(folder))}", f"alignopsd check {name}", "python train.py"]
+    following[2:2] = [f"python train.py{planned}"] if planned else []
+    return "\n  ".join([f"{folder} is written, for {told}. Next:", *following])
 
 
 def _check(folder: Path, name: str, parts: Sequence[Path]) -> None:

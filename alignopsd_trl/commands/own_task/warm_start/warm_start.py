@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from alignopsd_trl.commands.own_task.task import Task
 from alignopsd_trl.commands.own_task.warm_start.precision import bfloat16_pays
 from alignopsd_trl.commands.own_task.warm_start.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.common.errors import Kept
-from alignopsd_trl.common.files import readable_as_others, replacing
+from alignopsd_trl.common.files import readable_as_others, replacing, whole_json, write_json
 from alignopsd_trl.common.models import available, resolve_model
 from alignopsd_trl.common.options import path_as_given
 from alignopsd_trl.common.progress import Bar
@@ -31,10 +32,13 @@ from alignopsd_trl.rollout.episode import SkillSource, no_skills
 from alignopsd_trl.runs.files import MODEL_FILES
 from alignopsd_trl.runs.owned import begin, note, refuse
 from alignopsd_trl.runs.sizes import write_sizes
+from alignopsd_trl.turns import Trajectory
 
+EFFORT_FILE = "warm_start.json"
 PLAIN, SKILLED = "without the skill", "with it"
 LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
-FEW = 20  # updates within the minutes; a policy of fewer has hardly seen its demonstrations
+FEW = 20  # updates; a policy of fewer has hardly seen its demonstrations
+BUSY = 0.5  # CPU seconds of a second, below which a process waits for others
 PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
@@ -42,13 +46,38 @@ from its own success without it to the player's success with it."""
 
 
 @dataclass(frozen=True)
+class Effort:
+    """What a warm start took: updates, minutes by the clock, and the CPU seconds that its process had of them."""
+
+    updates: int
+    minutes: float
+    cpu_seconds: float
+
+    def told(self) -> str:
+        return f"{self.updates} updates in {self.minutes:.1f} min and {self.cpu_seconds:.0f} CPU seconds"
+
+    @property
+    def hardly(self) -> str:
+        """Why the policy is hardly trained; empty if it had updates enough."""
+        if self.updates >= FEW:
+            return ""
+        busy = self.cpu_seconds < BUSY * 60 * self.minutes and not torch.cuda.is_available()
+        why = "; other programs had most of the machine" if busy else ""
+        return f"hardly trained, {self.told()}{why}: fewer than {FEW}; raise --minutes, or set --max_steps"
+
+
+@dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, the updates that made it, and which share of its better view's held-out responses are right."""
+    """A first policy, what its training took, and which share of its better view's held-out responses are right."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    updates: int
+    effort: Effort
     agrees: float = math.nan  # not measured
+
+    @property
+    def updates(self) -> int:
+        return self.effort.updates
 
 
 def warm_start(
@@ -74,13 +103,16 @@ def warm_start(
     settings = settings or {}
     if settings.get("history") == "conversation":
         rows = [one for row in rows for one in encoded(row, tokenizer, settings)]
+    begun, used = time.monotonic(), time.process_time()
     with replacing(output) as started:
         trainer, updates = train(model, tokenizer, rows, started, config)
+        effort = Effort(updates, (time.monotonic() - begun) / 60, time.process_time() - used)
         trained = trainer.accelerator.unwrap_model(trainer.model)
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(started)
         tokenizer.save_pretrained(started)
         write_sizes(started, settings)
+        write_json(started / EFFORT_FILE, asdict(effort))
         readable_as_others(started)
         written = [Path(output) / one.name for one in started.iterdir()]
         begin(written, "warm_start")
@@ -88,10 +120,16 @@ def warm_start(
     if trainer.interrupted is not None:
         trainer.interrupted.add_note(Kept(f"{path_as_given(output)} holds the best so far, after {updates} updates"))
         raise trainer.interrupted
-    if updates < FEW and config.max_steps < 0:
-        print(f"look: hardly trained, {updates} updates in {config.time:g} min; raise --minutes, or set --max_steps")
+    if effort.hardly and config.max_steps < 0:
+        print(f"look: {effort.hardly}", flush=True)
     shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
-    return WarmStarted(trained.eval(), tokenizer, updates, max(shares))
+    return WarmStarted(trained.eval(), tokenizer, effort, max(shares))
+
+
+def effort_of(folder: str | Path) -> Effort | None:
+    """Returns what the warm start of a policy's folder took; `None` where another made the policy."""
+    content = whole_json(Path(folder) / EFFORT_FILE)
+    return Effort(**content) if content else None
 
 
 def _start(
@@ -137,7 +175,8 @@ def report(
     bank = bank_of(task, skill_bank, encoder)
     skills = skills_of(task, bank, made.tokenizer, task.limit("max_prompt_length"))
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
-    results = _played(task, made.model, made.tokenizer, panel, views)
+    played = play_views(task, made.model, made.tokenizer, panel, views)
+    results = {name: result for name, (result, _) in played.items()}
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
     return "\n".join(filter(None, [*tables, unread(results, rows)]))
 
@@ -148,17 +187,19 @@ def sample(task: Task) -> TaskPanel:
     return TaskPanel.of(task.name, "train", random.Random(0).sample(rows, min(LOOKED_AT, len(rows))))
 
 
-def _played(
+def play_views(
     task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None]
-) -> dict[str, EvaluationResult]:
+) -> dict[str, tuple[EvaluationResult, list[Trajectory]]]:
+    """Plays tasks once under each view, without a skill or with its source's, at the recipe's ``eval_temperature``."""
     options: dict[str, Any] = play_options(task.preset) | {"temperature": task.preset.get("eval_temperature", 0.4)}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
     results, width = {}, model.config.get_text_config().hidden_size
     rounded = model.dtype == torch.float32 and bfloat16_pays(width)
     for name, one in views.items():
         with Bar(len(rows), name) as progress, torch.autocast(model.device.type, torch.bfloat16, enabled=rounded):
-            played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
-        results[name] = played[0]
+            results[name] = evaluate(
+                model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options
+            )
     return results
 
 

@@ -1,0 +1,181 @@
+"""Asks a model, before it is trained, whether it plays a task and reads the privileged text; a warm start follows only
+where it is needed."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from alignopsd_trl.commands.own_task.first_policy import first_policy
+from alignopsd_trl.commands.own_task.options import WarmStartConfig
+from alignopsd_trl.common.command import TRACEBACK
+from alignopsd_trl.common.errors import setup
+from alignopsd_trl.common.options import as_mapping
+from alignopsd_trl.common.progress import cut
+from alignopsd_trl.common.reporting import reported
+from alignopsd_trl.common.statistics import bootstrap_mean
+from alignopsd_trl.turns import Trajectory
+
+FORM, CUT, UNREAD, UNSURE, READS, WEAK, PLAYS = "form", "cut", "unread", "unsure", "reads", "weak", "plays"
+INVALID = 0.5  # share of responses without an action from which a model can't play the form
+HELPS = 0.1  # least lift of a text that helps
+WON = 0.9  # success without the text from which there is little to learn
+LOW = 0.5  # a teacher's success below which reward leads further (research/what_teaches.md)
+LOST = 3  # lost episodes that are shown
+AS_IT_IS = ("-h", "--help", "--plan", "--model", "--model_name_or_path", "--resume_from_checkpoint")
+"""Flags of a command line with which nothing is asked: nothing is trained, or another policy, or a run goes on."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a model's play without the text and with it says.
+
+    Args:
+        kind: one of the names above.
+        text: what the screen says.
+        settings: what the run is trained with in place of the recipe's settings.
+    """
+
+    kind: str
+    text: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def as_it_comes(
+    task: str,
+    preset: Mapping[str, Any],
+    policy: str | Path,
+    argv: Sequence[str] | None = None,
+    *,
+    config: WarmStartConfig,
+    **demonstrated: Any,
+) -> dict[str, Any]:
+    """Lets the model of a recipe play 16 training tasks, says what follows, and returns the settings to train with.
+    Makes a warm start in the folder ``policy`` if the model can't play the form. A run whose teacher's text does not
+    help ends here, unless the command line names a ``--method``.
+
+    Args:
+        task: as in `alignopsd check TASK`.
+        preset: the recipe's settings.
+        argv: the recipe's command line; by default that of this process.
+        config: settings of the warm start.
+        demonstrated: options of [`first_policy`] for the warm start's demonstrations.
+    """
+    words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
+    given = {word.partition("=")[0] for word in words}
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if given & {*AS_IT_IS} or several or (Path(policy) / "config.json").is_file():
+        return {**preset, **(_resumed(task, preset, words) if "--resume_from_checkpoint" in given else {})}
+    with reported(task, quietly=argv is None, resumes=None), setup():
+        found = _asked(task, preset, words)
+        print(found.text, flush=True)
+        if found.kind == UNREAD and "--method" not in given or found.kind == CUT:
+            raise ValueError(f"{task}: this run would teach nothing; what to change stands above")
+    if found.kind == FORM:
+        first_policy(
+            task, policy, argv, config=config, preset={**preset, "model_name_or_path": str(policy)}, **demonstrated
+        )
+        return {**preset, "model_name_or_path": str(policy)}
+    return {**preset, **({} if "--method" in given else found.settings)}
+
+
+def _resumed(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings that the first session of a run chose."""
+    from alignopsd_trl.commands.launch.arguments import parse
+    from alignopsd_trl.runs.state import read_run
+
+    run = read_run(Path(parse(name, words, preset)[1].output_dir))
+    return {"method": run["configuration"]["method"]} if run else {}
+
+
+def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdict:
+    import torch
+
+    from alignopsd_trl.checks.loading import load_policy
+    from alignopsd_trl.commands.launch.arguments import parse
+    from alignopsd_trl.commands.launch.machine import check_launch, launched
+    from alignopsd_trl.commands.own_task.demonstrations import bank_of, skills_of
+    from alignopsd_trl.commands.own_task.task import find_task
+    from alignopsd_trl.commands.own_task.warm_start.warm_start import PLAIN, SKILLED, play_views, sample
+    from alignopsd_trl.methods import get_method
+    from alignopsd_trl.rollout.episode import no_skills
+
+    recipe, args, _ = parse(name, words, preset)  # a mistake in the command line shows before minutes of play
+    check_launch(launched(), args)
+    teaches = get_method(args.method)(args).needs_teacher
+    task = find_task(name, as_mapping(preset.get("environment_options")))
+    task = replace(task, preset={**preset, "held_out": recipe.held_out})
+    rows, device = sample(task), "cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu"
+    print(f"{preset['model_name_or_path']} as it comes plays {len(rows)} training tasks on the {device}:", flush=True)
+    model, tokenizer = load_policy(preset["model_name_or_path"], "float32" if device == "cpu" else "bfloat16", device)
+    bank = bank_of(task, recipe.skill_bank, recipe.encoder)
+    skills = skills_of(task, bank, tokenizer, task.limit("max_prompt_length"))
+    views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
+    played = {view: episodes for view, (_, episodes) in play_views(task, model, tokenizer, rows, views).items()}
+    del model
+    torch.cuda.empty_cache()
+    return verdict(played[PLAIN], played.get(SKILLED), teaches, task.limit("max_completion_length"))
+
+
+def verdict(
+    plain: Sequence[Trajectory], skilled: Sequence[Trajectory] | None, teaches: bool = True, most: int = 0
+) -> Verdict:
+    """Judges the episodes of the same tasks without the text and with it; `None` where a task has no text.
+
+    Args:
+        teaches: whether the run's method has a teacher, which reads the text.
+        most: tokens of a response at most, for what is said.
+    """
+    turns = [turn for one in (*plain, *(skilled or ())) for turn in one.turns]
+    bad = [turn for turn in turns if not turn.action_valid]
+    if len(bad) >= INVALID * len(turns):
+        if 2 * sum(turn.truncated for turn in bad) > len(bad):
+            return Verdict(CUT, f"its responses are cut at max_completion_length={most}: raise it. {_shown(bad)}")
+        told = f"it can't play the form: {len(bad)} of {len(turns)} responses hold no action that is read, such as"
+        return Verdict(FORM, f"{told} {_shown(bad)}. A warm start teaches it the form first")
+    alone = _success(plain)
+    if skilled is None:
+        return Verdict(PLAYS, f"it plays: {alone:.0%} won; the task has no privileged text to read")
+    read, differences = _success(skilled), [_worth(b) - _worth(a) for a, b in zip(plain, skilled, strict=True)]
+    lift = sum(differences) / len(differences)
+    low, high = bootstrap_mean(differences)
+    told = f"{read:.0%} won with the text and {alone:.0%} without it ({lift:+.0%} [{low:+.0%}, {high:+.0%}] by task)"
+    if alone >= WON:
+        return Verdict(PLAYS, f"it plays, and wins nearly all already: {told}; there is little left to learn")
+    if lift >= HELPS and read < LOW and teaches:
+        reward = (
+            "reward leads further than such a teacher, so it trains by GRPO (--method align_opsd follows it anyway)"
+        )
+        return Verdict(WEAK, f"it reads: {told}. {reward}", {"method": "grpo"})
+    if lift >= HELPS:
+        return Verdict(READS, f"it reads: {told}. It trains as it comes")
+    if high >= HELPS or not teaches:
+        more = "alignopsd measure tells more" if teaches else "this method does not read the text"
+        return Verdict(UNSURE, f"it plays: {told}; {len(differences)} tasks do not tell whether the text helps; {more}")
+    lost = "\n".join(_lost(one) for one in [one for one in skilled if _worth(one) < 1][:LOST])
+    remedy = "write a text that tells what decides, or train by reward alone (--method grpo)"
+    return Verdict(UNREAD, f"it plays, and the text does not help: {told}. So {remedy}. It lost with the text:\n{lost}")
+
+
+def _worth(episode: Trajectory) -> float:
+    """An episode's outcome: whether it was won, or where nobody knows its score."""
+    return float(episode.score) if episode.won is None else float(episode.won)
+
+
+def _success(episodes: Sequence[Trajectory]) -> float:
+    return math.fsum(map(_worth, episodes)) / max(1, len(episodes))
+
+
+def _shown(turns: Sequence[Any]) -> str:
+    return repr(cut(" ".join(turns[0].response_text.split()), 100))
+
+
+def _lost(episode: Trajectory) -> str:
+    said = repr(cut(" ".join(episode.turns[-1].response_text.split()), 80)) if episode.turns else "nothing"
+    text = " ".join(episode.skill_text.split())
+    return f"  {episode.row['task_id']}: it read {cut(text, 100)!r} and ended with {said}"
