@@ -58,6 +58,9 @@ class AgentEnvironment(AdaptedEnvironment):
         sampling (`str`, *optional*, defaults to `"refuse"`):
             What becomes of a request with fields that ask for another prompt or sampling than the run's: ``"refuse"``
             it with the API's error, or ``"ignore"`` the fields.
+        trains (`Callable[[dict], bool]`, *optional*):
+            A request, as that for chat completions which says the same -> whether the policy learns from its response.
+            By default it does, unless the request's model is ``policy-aside`` or the client is `Client.not_trained`.
         last_words (`float`, *optional*):
             Seconds that the agents have after their last turn to end and return their rewards, all together. By
             default they have the time limit of the environments. An agent that has not ended by then fails its
@@ -83,11 +86,14 @@ class AgentEnvironment(AdaptedEnvironment):
         success: Callable[[Mapping[str, Any], float], bool | None] | None = None,
         max_turns: int = 50,
         sampling: str = "refuse",
+        trains: Callable[[Mapping[str, Any]], bool] = lambda request: True,
         last_words: float | None = None,
         host: str = "127.0.0.1",
     ):
         if not callable(agent):
             raise TypeError(f"agent is {agent!r}; give a function agent(row, client)")
+        if not callable(trains):
+            raise TypeError(f"trains is {trains!r}; give a function trains(request)")
         known = {"format": ("native", "text"), "skill_in": ("system", "user"), "sampling": ("refuse", "ignore")}
         for name, given in (("format", format), ("skill_in", skill_in), ("sampling", sampling)):
             if given not in known[name]:
@@ -95,9 +101,9 @@ class AgentEnvironment(AdaptedEnvironment):
         if last_words is not None and not (isinstance(last_words, Real) and last_words > 0):
             raise ValueError(f"last_words={last_words!r} must be a number of seconds, or None for the time limit")
         self.options = dict(agent=agent, format=format, skill_in=skill_in, loses=loses, success=success)
-        self.options |= dict(max_turns=max_turns, sampling=sampling, last_words=last_words, host=host)
+        self.options |= dict(max_turns=max_turns, sampling=sampling, trains=trains, last_words=last_words, host=host)
         self._agent, self._loses, self._success, self._host = agent, tuple(loses), success, host
-        self._rules = Rules(format == "native", sampling == "ignore")
+        self._rules = Rules(format == "native", sampling == "ignore", trains)
         self.max_turns, self.last_words = max_turns, last_words
         self.prompt = AgentPrompt(self._rules.native, skill_in)
         self.refusals: Counter[str] = Counter()

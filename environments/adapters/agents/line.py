@@ -25,6 +25,7 @@ def over() -> Refused:
     return Refused("the episode is over", "episode_over")
 
 
+ASIDE = "policy-aside"  # the model's name in requests that are not trained, for a program's "small model"
 PATIENCE = 16  # refusals in a row that are told at once
 LONGEST_WAIT = 60.0  # seconds until a later one is
 
@@ -108,6 +109,7 @@ class RequestLine:
         """
         if self._over:
             raise over()
+        trained = trained and self._trains(body)
         text = json.dumps([body, trained], sort_keys=True)
         with self._lock:
             if (again := self._again(text, retried)) is not None:
@@ -126,6 +128,24 @@ class RequestLine:
             for one in asks:
                 self._refuse(one.answer, over())
         return asks
+
+    def _trains(self, body: Body) -> bool:
+        """Whether the policy learns from a request, by its model's name and by the user's function.
+
+        Raises:
+            Refused: if that function fails, which ends the episode.
+        """
+        if body.get("model") == ASIDE:
+            return False
+        try:
+            found = self.rules.trains(body)
+            if not isinstance(found, bool):
+                raise TypeError(f"it returned {found!r:.80}; return True or False")
+        except Exception as error:  # of the user's code
+            told = f"trains(request) failed with {type(error).__name__}: {error}"
+            self.put_end(End(error=RuntimeError(told)))
+            raise Refused(told, "trains_failed", 500) from error
+        return found
 
     def _again(self, text: str, retried: bool) -> list[Ask] | None:
         """Returns the first try of a request."""
@@ -149,9 +169,13 @@ class RequestLine:
             timer.start()
         return answer
 
-    def _refuse(self, answer: Future[Any], error: Refused) -> None:
-        self.refused = error  # before its caller knows
+    def note(self, error: Refused) -> None:
+        """Keeps a refusal, before its caller knows."""
+        self.refused = error
         self.refusals[error.code] += 1
+
+    def _refuse(self, answer: Future[Any], error: Refused) -> None:
+        self.note(error)
         settle(answer, error=error)
 
     def reward(self, value: float, asks: list[Ask] | None, choice: int = 0) -> None:
@@ -255,8 +279,9 @@ class RequestLine:
         message = _message(reply.action, self.rules.native)
         thinking = message.get("reasoning_content") or message.get("thinking")
         ask.said = plain_message({"content": "", **message, "role": "assistant"})
-        ends = [place for stop in ask.stop if (place := ask.said["content"].find(stop)) >= 0]
-        ask.said["content"] = ask.said["content"][: min(ends, default=None)]
+        ends = [(place, stop) for stop in ask.stop if (place := ask.said["content"].find(stop)) >= 0]
+        end, stopped = min(ends, default=(None, None))
+        ask.said["content"] = ask.said["content"][:end]
         if ask.trained:
             self.turns.append(ask)
         else:
@@ -275,7 +300,14 @@ class RequestLine:
         if called:
             shown["tool_calls"] = ask.said["tool_calls"][: len(called)]
         counts = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.response_tokens}
-        settle(ask.answer, {"message": shown, "finish_reason": reason, "usage": counts, "place": ask.place})
+        told = {
+            "message": shown,
+            "finish_reason": reason,
+            "stop_sequence": stopped,
+            "usage": counts,
+            "place": ask.place,
+        }
+        settle(ask.answer, told)
 
     def hang_up(self) -> None:
         """Refuses what is asked, now and later."""
