@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
@@ -50,6 +50,8 @@ class RequestLine:
         turns: the answered requests that are turns.
         asides: requests and responses that are not trained, since the last turn.
         end: of the agent, once it has ended.
+        over: whether nothing is answered any more.
+        moved: paths of the agent with those that the policy reads and writes in their place.
         lost: why a program of the agent says that the policy lost; empty: it does not.
         rewards: of turns, by number.
         stored: what `previous_response_id` and references to items name, of the Responses API.
@@ -63,7 +65,8 @@ class RequestLine:
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None
-        self.lost = ""
+        self.lost, self.over = "", False
+        self.moved: list[tuple[str, str]] = []
         self.rewards: defaultdict[int, float] = defaultdict(float)
         self.stored: dict[str, Any] = {}
         self._in_a_row = 0  # refusals
@@ -75,7 +78,6 @@ class RequestLine:
         self._early: list[Ask] = []  # looked at, not yet answered
         self._places: Counter[str] = Counter()
         self._known: defaultdict[str, list[list[Ask]]] = defaultdict(list)
-        self._over = False
 
     @property
     def error(self) -> BaseException | None:
@@ -107,8 +109,9 @@ class RequestLine:
         Raises:
             Refused: for what can't be answered, and after the episode's end.
         """
-        if self._over:
+        if self.over:
             raise over()
+        body = replaced(body, self.moved)
         trained = trained and self._trains(body)
         text = json.dumps([body, trained], sort_keys=True)
         with self._lock:
@@ -124,7 +127,7 @@ class RequestLine:
             for one in asks:
                 one.waits = waits
                 self._arrivals.put(one)
-        if self._over:  # since it was looked at
+        if self.over:  # since it was looked at
             for one in asks:
                 self._refuse(one.answer, over())
         return asks
@@ -216,7 +219,7 @@ class RequestLine:
             found = self._early.pop(0) if self._early else self._arrived(until)
             if isinstance(found, End):
                 self.end = found
-            elif not self._over and self._wanted(found):
+            elif not self.over and self._wanted(found):
                 self._place(found)
                 return found
         return None
@@ -230,7 +233,7 @@ class RequestLine:
             return self._arrivals.get(timeout=max(until - time.monotonic(), 0.001))
         except queue.Empty:
             late = "did not end after its last turn, so that its reward is unknown; raise last_words, or the time limit"
-            told = f"the agent {late if self._over else 'neither asked nor ended in time'}"
+            told = f"the agent {late if self.over else 'neither asked nor ended in time'}"
             raise TimeoutError(told) from None
 
     def first_ones(self, until: float) -> list[Ask]:
@@ -300,18 +303,13 @@ class RequestLine:
         if called:
             shown["tool_calls"] = ask.said["tool_calls"][: len(called)]
         counts = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.response_tokens}
-        told = {
-            "message": shown,
-            "finish_reason": reason,
-            "stop_sequence": stopped,
-            "usage": counts,
-            "place": ask.place,
-        }
-        settle(ask.answer, told)
+        ended = {"finish_reason": reason, "stop_sequence": stopped}
+        shown = replaced(shown, [(path, real) for real, path in self.moved])
+        settle(ask.answer, {"message": shown, **ended, "usage": counts, "place": ask.place})
 
     def hang_up(self) -> None:
         """Refuses what is asked, now and later."""
-        self._over = True
+        self.over = True
         with suppress(queue.Empty):
             while True:
                 found = self._arrivals.get_nowait()
@@ -323,6 +321,18 @@ class RequestLine:
             if not one.answer.done():
                 self._refuse(one.answer, over())
         self._early = []
+
+
+def replaced(value: Any, texts: Sequence[tuple[str, str]]) -> Any:
+    """Returns JSON with some texts in place of others, wherever they stand in it."""
+    if isinstance(value, str):
+        for old, new in texts:
+            value = value.replace(old, new)
+    elif texts and isinstance(value, Mapping):
+        return {name: replaced(one, texts) for name, one in value.items()}
+    elif texts and isinstance(value, list):
+        return [replaced(one, texts) for one in value]
+    return value
 
 
 def settle(future: Future, value: Any = None, error: BaseException | None = None) -> None:

@@ -16,16 +16,8 @@ from alignopsd_trl.environments.adapters.rows import arguments_of
 
 Block = Mapping[str, Any]
 Message = dict[str, Any]
-OWN = (
-    "messages",
-    "system",
-    "tools",
-    "tool_choice",
-    "stop_sequences",
-    "output_config",
-    "thinking",
-    "context_management",
-)
+USUAL = ("thinking", "context_management")  # fields whose values mostly ask for nothing
+OWN = ("messages", "system", "tools", "tool_choice", "stop_sequences", "output_config", *USUAL)
 CHOICES = {"any": "required", "auto": "auto", "none": "none"}
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
@@ -57,7 +49,7 @@ def chat_request(body: Body, ignores: bool) -> dict[str, Any]:
         "stop": body.get("stop_sequences"),
         "reasoning_effort": output.get("effort"),
         "response_format": {"type": form["type"], "json_schema": form} if form else None,
-        **{name: body.get(name) for name in ("thinking", "context_management") if not _is_usual(body.get(name))},
+        **{name: body.get(name) for name in USUAL if not _is_usual(body.get(name))},
     }
     single = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
     rest = {name: value for name, value in body.items() if name not in OWN}
@@ -67,10 +59,8 @@ def chat_request(body: Body, ignores: bool) -> dict[str, Any]:
 def _is_usual(value: Any) -> bool:
     """Whether a field leaves prompt and sampling as they are: thinking as the policy does, and a context that keeps all
     of it."""
-    edits = (value or {}).get("edits") or ()
-    return (value or {}).get("type") in ("adaptive", "disabled", None) and all(
-        one.get("keep") == "all" for one in edits
-    )
+    kind, edits = (value or {}).get("type"), (value or {}).get("edits") or ()
+    return kind in ("adaptive", "disabled", None) and all(one.get("keep") == "all" for one in edits)
 
 
 def _function(one: Block, **fields: str) -> dict[str, Any]:

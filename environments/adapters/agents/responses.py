@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -79,11 +78,10 @@ def _joined(namespace: Any, name: Any) -> Any:
 
 def _apart(body: Body, name: str) -> dict[str, str]:
     """Returns name and namespace of a function of a request."""
-    spaces = [one for one in body.get("tools") or () if one.get("type") == "namespace"]
-    known = {
-        _joined(one["name"], inner["name"]): (one["name"], inner["name"]) for one in spaces for inner in one["tools"]
-    }
-    return dict(zip(("namespace", "name"), known[name], strict=True)) if name in known else {"name": name}
+    for one in body.get("tools") or ():
+        if one.get("type") == "namespace" and name in [_joined(one["name"], inner["name"]) for inner in one["tools"]]:
+            return {"namespace": one["name"], "name": name.removeprefix(_joined(one["name"], ""))}
+    return {"name": name}
 
 
 def _without_type(one: Item) -> dict[str, Any]:

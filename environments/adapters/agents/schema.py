@@ -1,7 +1,8 @@
 """Checks requests whole, before anything of them is used: by the fields of OpenAI's API that are read here.
 
-`ChatRequest`, `ResponsesRequest` and `MessagesRequest` are the tables of what is read. All other fields but `INERT` ones are refused,
-unless their value asks for nothing (`NOTHING`). Values stay as they came: a checked request is the caller's own.
+`ChatRequest`, `ResponsesRequest` and `MessagesRequest` are the tables of what is read. All other fields but `INERT`
+ones are refused, unless their value asks for nothing (`NOTHING`). Values stay as they came: a checked request is the
+caller's own.
 """
 # ruff: noqa: UP013 (a type a line: the fields of an API are a table)
 
