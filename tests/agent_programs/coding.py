@@ -21,6 +21,10 @@ name = "policy"
 base_url = "{url}"
 env_key = "OPENAI_API_KEY"
 wire_api = "responses"
+[analytics]
+enabled = false
+[features]
+plugins = false
 """
 PI = {
     "baseUrl": "{url}",
@@ -29,6 +33,7 @@ PI = {
     "models": [{"id": "policy", "name": "policy", "reasoning": False, "input": ["text"]}],
 }
 OPENCODE = {
+    "autoupdate": False,
     "model": "policy/policy",
     "small_model": "policy/policy-aside",
     "provider": {
@@ -50,11 +55,20 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "opencode": {
         "command": [NODE / "opencode", "run", "{task}"],
         "home": {".config/opencode/opencode.json": json.dumps(OPENCODE)},
+        "env": dict.fromkeys(("OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_DEFAULT_PLUGINS"), "true"),
     },
-    "qwen": {"command": [NODE / "qwen", "--yolo", "-p", "{task}"], "env": {"OPENAI_MODEL": "policy"}},
+    "qwen": {
+        "command": [NODE / "qwen", "--yolo", "-p", "{task}"],
+        "home": {".qwen/settings.json": json.dumps({"privacy": {"usageStatisticsEnabled": False}})},
+        "env": {"OPENAI_MODEL": "policy"},
+    },
     "mini-swe-agent": {
         "command": [PYTHON / "mini", "--yolo", "--exit-immediately", "--model", "openai/policy", "--task", "{task}"],
-        "env": {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"},
+        "env": {
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "MSWEA_CONFIGURED": "true",
+            "MSWEA_COST_TRACKING": "ignore_errors",
+        },
     },
     "anthropic": {"command": [PYTHON / "python", Path(__file__).with_name("by_anthropic.py"), "{task}"]},
     "claude": {
