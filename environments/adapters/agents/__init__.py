@@ -8,7 +8,8 @@ queues those of an episode, `client` and `server` bring them to `api`, which wri
 
 from alignopsd_trl.environments.adapters.agents.client import Client
 from alignopsd_trl.environments.adapters.agents.environment import AgentEnvironment
+from alignopsd_trl.environments.adapters.agents.program import Program, tests_pass
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.served import Served
 
-__all__ = ["AgentEnvironment", "Client", "Refused", "Served"]
+__all__ = ["AgentEnvironment", "Client", "Program", "Refused", "Served", "tests_pass"]

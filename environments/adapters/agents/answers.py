@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.environments.adapters.agents.messages import arguments_text
@@ -62,3 +62,8 @@ def _pieces(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for number, call in enumerate(message.get("tool_calls", ())):
         yield {**at, "delta": {"tool_calls": [{**call, "index": number}]}}
     yield {**at, "delta": {}, "finish_reason": choice["finish_reason"]}
+
+
+def named_events(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Returns events as they go over the wire where each has a name, which chat completions' have not."""
+    return "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events).encode()

@@ -8,20 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from alignopsd_trl.environments.adapters.agents import responses
-from alignopsd_trl.environments.adapters.agents.answers import completion, stream
+from alignopsd_trl.environments.adapters.agents import messages_api, responses
+from alignopsd_trl.environments.adapters.agents.answers import completion, named_events, stream
 from alignopsd_trl.environments.adapters.agents.line import RequestLine, settle
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
-from alignopsd_trl.environments.adapters.agents.requests import Ask
+from alignopsd_trl.environments.adapters.agents.requests import Ask, Body
 from alignopsd_trl.environments.adapters.agents.schema import plain, read
 
 NOT_TRAINED, RETRIES = "x-not-trained", "x-stainless-retry-count"  # headers
 JSON, EVENTS = "application/json", "text/event-stream"
 MODEL = {"id": "policy", "object": "model", "created": 0, "owned_by": "alignopsd"}
-SERVED = re.compile(
-    r"/(?:(?P<kind>chat/completions|responses|lost|models)|(?P<under>models|responses)/(?P<id>[^/]+))/*$"
-)
-METHODS = {"chat/completions": "POST", "responses": "POST", "lost": "POST"}  # others are got
+MODEL |= {"type": "model", "display_name": "policy", "created_at": "1970-01-01T00:00:00Z"}  # Anthropic's fields
+ASKED = ("chat/completions", "responses", "messages", "messages/count_tokens")
+SERVED = re.compile(rf"/(?:(?P<kind>{'|'.join(ASKED)}|lost|models)|(?P<under>models|responses)/(?P<id>[^/]+))/*$")
+COUNT = ASKED[-1]
+METHODS = dict.fromkeys([*ASKED, "lost"], "POST")  # others are got
+
+
+STREAMS: dict[str, Callable[[Body, Any], bytes]] = {
+    "chat/completions": stream,
+    "responses": lambda body, made: named_events(responses.events(made)),
+    "messages": lambda body, made: named_events(messages_api.events(made)),
+}
 
 
 class HttpAnswer(NamedTuple):
@@ -46,7 +54,10 @@ def written(value: Any, status: int = 200) -> HttpAnswer:
     return HttpAnswer(status, JSON, json.dumps(value).encode(), [])
 
 
-def refused(error: Refused) -> HttpAnswer:
+def refused(error: Refused, path: str = "") -> HttpAnswer:
+    """Returns an error in the form of the API that a path belongs to."""
+    if "/messages" in path:
+        return written(messages_api.error(error), error.status)
     kind = "invalid_request_error"
     return written(
         {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}, error.status
@@ -77,24 +88,38 @@ def exchange(line: RequestLine, call: HttpCall, waits: Callable[[], bool] = lamb
         if name or kind in ("models", "lost"):
             return _known(_told(line, kind, name, call.data))
         body = plain(read(call.data))
-        chat = responses.chat_request(body, line.stored) if kind == "responses" else body
-        trained = call.headers.get(NOT_TRAINED, "0").lower() in ("", "0", "false")
+        body |= messages_api.COUNTED if kind == COUNT else {}
+        chat = _as_chat(kind, body, line)
+        trained = kind != COUNT and call.headers.get(NOT_TRAINED, "0").lower() in ("", "0", "false")
         asks = line.ask(chat, trained, call.headers.get(RETRIES, "0") != "0", waits)
     except Refused as error:
-        return _as_answer(line.refusal(error), refused)
+        return _as_answer(line.refusal(error), written, call.path)
 
     def write(choices: Sequence[Mapping[str, Any]]) -> HttpAnswer:
         whole = completion(body, choices)
+        if kind == "responses":
+            said, whole = whole["choices"][0]["message"], responses.response(body, whole)
+            responses.store(line.stored, whole, chat, said)
+        elif kind == "messages":
+            try:
+                whole = messages_api.message(whole, choices[0]["stop_sequence"])
+            except Refused as error:
+                line.note(error)
+                raise
+        elif kind == COUNT:
+            whole = {"input_tokens": whole["usage"]["prompt_tokens"]}
         streamed = bool(body.get("stream"))
-        if kind != "responses":
-            told = stream(body, whole) if streamed else json.dumps(whole).encode()
-        else:
-            made = responses.response(body, whole)
-            responses.store(line.stored, made, chat, whole["choices"][0]["message"])
-            told = responses.stream(made) if streamed else json.dumps(made).encode()
+        told = STREAMS[kind](body, whole) if streamed else json.dumps(whole).encode()
         return HttpAnswer(200, EVENTS if streamed else JSON, told, asks)
 
-    return _as_answer(gathered(asks), write)
+    return _as_answer(gathered(asks), write, call.path)
+
+
+def _as_chat(kind: str, body: Body, line: RequestLine) -> Body:
+    """Returns the chat request that says what a request of another API does, the inner form of all."""
+    if kind == "responses":
+        return responses.chat_request(body, line.stored, line.rules.ignores)
+    return messages_api.chat_request(body, line.rules.ignores) if kind in ("messages", COUNT) else body
 
 
 def _known(value: Any) -> Future[Any]:
@@ -103,7 +128,7 @@ def _known(value: Any) -> Future[Any]:
     return done
 
 
-def _as_answer(found: Future[Any], write: Callable[[Any], HttpAnswer]) -> Future[HttpAnswer]:
+def _as_answer(found: Future[Any], write: Callable[[Any], HttpAnswer], path: str) -> Future[HttpAnswer]:
     """Returns a future of an answer, which is cancelled if either is."""
     done: Future[HttpAnswer] = Future()
 
@@ -114,7 +139,7 @@ def _as_answer(found: Future[Any], write: Callable[[Any], HttpAnswer]) -> Future
         try:
             settle(done, write(one.result()))
         except Refused as error:
-            settle(done, refused(error))
+            settle(done, refused(error, path))
         except Exception as error:  # a callback has no caller; it is raised where the answer is waited for
             settle(done, error=error)
 
@@ -128,7 +153,7 @@ def _route(call: HttpCall) -> tuple[str, str]:
     path = call.path.partition("?")[0]
     found = SERVED.search(path)
     if found is None:
-        served = "chat/completions, responses and models are"
+        served = "chat/completions, responses, messages and models are"
         raise Refused(f"{path} is not served; {served}", "unknown_url", 404)
     kind = found["kind"] or found["under"]
     if call.method != METHODS.get(kind if found["kind"] else "", "GET"):

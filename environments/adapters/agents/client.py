@@ -38,7 +38,7 @@ class Client:
     """
 
     def __init__(self, line: RequestLine, host: str = "127.0.0.1", trained: bool = True):
-        self._line, self._host, self._trained = line, host, trained
+        self.line, self._host, self._trained = line, host, trained
 
     async def chat(self, **body: Any) -> dict[str, Any]:
         """Returns a chat completion as a dict; needs no openai. Raises `Refused` where the API returns an error."""
@@ -52,14 +52,14 @@ class Client:
 
     def _asked(self, body: dict[str, Any]) -> tuple[list[Ask], Future[list[dict[str, Any]]]]:
         try:
-            asks = self._line.ask(plain(body), self._trained)
+            asks = self.line.ask(plain(body), self._trained)
         except Refused as error:
-            return [], self._line.refusal(error)
+            return [], self.line.refusal(error)
         return asks, gathered(asks)
 
     def _answered(self, answer: Any, asks: list[Ask]) -> Any:
         if asks and asks[0].trained:
-            ANSWERED.set((self._line, asks))
+            ANSWERED.set((self.line, asks))
         return answer
 
     def reward(self, value: float, answer: Any = None, choice: int = 0) -> None:
@@ -78,16 +78,16 @@ class Client:
         """
         if answer is not None:
             name = answer["id"] if isinstance(answer, Mapping) else answer.id
-            asks = self._line.asks_named(name)
+            asks = self.line.asks_named(name)
         else:
             last = ANSWERED.get()
-            asks = last[1] if last is not None and last[0] is self._line else None
-        self._line.reward(float(value), asks, choice)
+            asks = last[1] if last is not None and last[0] is self.line else None
+        self.line.reward(float(value), asks, choice)
 
     def not_trained(self) -> Client:
         """Returns a client for requests that the policy answers and does not learn from, such as a judge's. They are in
         the records of the next turn. In other processes the header ``x-not-trained: 1`` says so."""
-        return Client(self._line, self._host, trained=False)
+        return Client(self.line, self._host, trained=False)
 
     @cached_property
     def openai(self) -> AsyncOpenAI:
@@ -118,7 +118,7 @@ class Client:
 
     def _exchange(self, request: Request) -> Future[HttpAnswer]:
         headers = {**request.headers, **({} if self._trained else {NOT_TRAINED: "1"})}
-        return exchange(self._line, HttpCall(request.method, request.url.path, headers, request.content))
+        return exchange(self.line, HttpCall(request.method, request.url.path, headers, request.content))
 
     @property
     def key(self) -> str:
@@ -133,7 +133,7 @@ class Client:
 
     @cached_property
     def _served(self) -> tuple[str, str]:
-        return server(self._host).open(self._line)
+        return server(self._host).open(self.line)
 
 
 def _parts(answer: HttpAnswer) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
 from alignopsd_trl.environments.adapters.agents.line import End, RequestLine
 from alignopsd_trl.environments.adapters.agents.prompt import AgentPrompt
+from alignopsd_trl.environments.adapters.agents.refusal import POLICYS
 from alignopsd_trl.environments.adapters.agents.requests import Ask, Rules
 from alignopsd_trl.environments.adapters.agents.running import Running
 from alignopsd_trl.environments.base import (
@@ -32,7 +33,6 @@ from alignopsd_trl.environments.validation import guarded
 
 LIMIT = 60.0  # seconds for each call of an environment that is played without a batch
 OTHER_FIRSTS = 1.0  # seconds in which the first requests of parallel sub-agents arrive
-POLICYS = ("tool_use_failed", "context_length_exceeded", "episode_over")  # refusals that are the policy's doing
 
 
 class AgentEnvironment(AdaptedEnvironment):
@@ -58,6 +58,9 @@ class AgentEnvironment(AdaptedEnvironment):
         sampling (`str`, *optional*, defaults to `"refuse"`):
             What becomes of a request with fields that ask for another prompt or sampling than the run's: ``"refuse"``
             it with the API's error, or ``"ignore"`` the fields.
+        trains (`Callable[[dict], bool]`, *optional*):
+            A request, as that for chat completions which says the same -> whether the policy learns from its response.
+            By default it does, unless the request's model is ``policy-aside`` or the client is `Client.not_trained`.
         last_words (`float`, *optional*):
             Seconds that the agents have after their last turn to end and return their rewards, all together. By
             default they have the time limit of the environments. An agent that has not ended by then fails its
@@ -83,11 +86,14 @@ class AgentEnvironment(AdaptedEnvironment):
         success: Callable[[Mapping[str, Any], float], bool | None] | None = None,
         max_turns: int = 50,
         sampling: str = "refuse",
+        trains: Callable[[Mapping[str, Any]], bool] = lambda request: True,
         last_words: float | None = None,
         host: str = "127.0.0.1",
     ):
         if not callable(agent):
             raise TypeError(f"agent is {agent!r}; give a function agent(row, client)")
+        if not callable(trains):
+            raise TypeError(f"trains is {trains!r}; give a function trains(request)")
         known = {"format": ("native", "text"), "skill_in": ("system", "user"), "sampling": ("refuse", "ignore")}
         for name, given in (("format", format), ("skill_in", skill_in), ("sampling", sampling)):
             if given not in known[name]:
@@ -95,12 +101,13 @@ class AgentEnvironment(AdaptedEnvironment):
         if last_words is not None and not (isinstance(last_words, Real) and last_words > 0):
             raise ValueError(f"last_words={last_words!r} must be a number of seconds, or None for the time limit")
         self.options = dict(agent=agent, format=format, skill_in=skill_in, loses=loses, success=success)
-        self.options |= dict(max_turns=max_turns, sampling=sampling, last_words=last_words, host=host)
+        self.options |= dict(max_turns=max_turns, sampling=sampling, trains=trains, last_words=last_words, host=host)
         self._agent, self._loses, self._success, self._host = agent, tuple(loses), success, host
-        self._rules = Rules(format == "native", sampling == "ignore")
+        self._rules = Rules(format == "native", sampling == "ignore", trains)
         self.max_turns, self.last_words = max_turns, last_words
         self.prompt = AgentPrompt(self._rules.native, skill_in)
         self.refusals: Counter[str] = Counter()
+        self.longest = getattr(agent, "longest", 0.0)  # seconds that an agent asks for, whatever the time limit
         self._line: RequestLine | None = None
         self.running: Running | None = None
 
@@ -200,7 +207,7 @@ class AgentEnvironment(AdaptedEnvironment):
         line = self._line
         if line.end is None:
             line.hang_up()
-            line.take(until or time.monotonic() + (self.last_words or LIMIT))
+            line.take(until or time.monotonic() + (self.last_words or max(LIMIT, self.longest)))
         lost, end = self._lost(), line.end or End()
         info: dict[str, Any] = {"not_trained": line.asides} if line.asides else {}
         info |= {"lost": lost} if lost else {}
@@ -215,7 +222,8 @@ class AgentEnvironment(AdaptedEnvironment):
         """Returns what the agent's result says."""
         result = end.result
         if isinstance(result, Ending):
-            return result
+            given = self._success(line.row, result.reward) if self._success is not None else result.won
+            return replace(result, won=given)
         if result is None:
             return Ending(info={} if end.error or line.lost else {UNREWARDED: True})
         if not isinstance(result, Real):
@@ -230,11 +238,11 @@ class AgentEnvironment(AdaptedEnvironment):
 
     def reset(self, **row: Any) -> Opening:
         self.begin(row)
-        return self.opening(time.monotonic() + LIMIT)
+        return self.opening(time.monotonic() + max(LIMIT, self.longest))
 
     def step(self, action: str | Reply | Refusal) -> Step:
         self.answer(action)
-        return self.outcome(time.monotonic() + LIMIT)
+        return self.outcome(time.monotonic() + max(LIMIT, self.longest))
 
     def answer(self, action: str | Reply | Refusal) -> None:
         """Answers the pending request, or refuses it."""
@@ -252,7 +260,7 @@ class AgentBatch(SerialBatch):
 
     def __init__(self, environments: Sequence[AgentEnvironment], time_limit: float):
         super().__init__(environments)
-        self._slots, self._limit = list(environments), time_limit
+        self._slots, self._limit = list(environments), max(time_limit, environments[0].longest)
         self._left: list[Any] = []  # threads of agents that did not end
 
     def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:

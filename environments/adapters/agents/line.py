@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
@@ -25,6 +25,7 @@ def over() -> Refused:
     return Refused("the episode is over", "episode_over")
 
 
+ASIDE = "policy-aside"  # the model's name in requests that are not trained, for a program's "small model"
 PATIENCE = 16  # refusals in a row that are told at once
 LONGEST_WAIT = 60.0  # seconds until a later one is
 
@@ -49,6 +50,8 @@ class RequestLine:
         turns: the answered requests that are turns.
         asides: requests and responses that are not trained, since the last turn.
         end: of the agent, once it has ended.
+        over: whether nothing is answered any more.
+        moved: paths of the agent with those that the policy reads and writes in their place.
         lost: why a program of the agent says that the policy lost; empty: it does not.
         rewards: of turns, by number.
         stored: what `previous_response_id` and references to items name, of the Responses API.
@@ -62,7 +65,8 @@ class RequestLine:
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None
-        self.lost = ""
+        self.lost, self.over = "", False
+        self.moved: list[tuple[str, str]] = []
         self.rewards: defaultdict[int, float] = defaultdict(float)
         self.stored: dict[str, Any] = {}
         self._in_a_row = 0  # refusals
@@ -74,7 +78,6 @@ class RequestLine:
         self._early: list[Ask] = []  # looked at, not yet answered
         self._places: Counter[str] = Counter()
         self._known: defaultdict[str, list[list[Ask]]] = defaultdict(list)
-        self._over = False
 
     @property
     def error(self) -> BaseException | None:
@@ -106,8 +109,10 @@ class RequestLine:
         Raises:
             Refused: for what can't be answered, and after the episode's end.
         """
-        if self._over:
+        if self.over:
             raise over()
+        body = replaced(body, self.moved)
+        trained = trained and self._trains(body)
         text = json.dumps([body, trained], sort_keys=True)
         with self._lock:
             if (again := self._again(text, retried)) is not None:
@@ -122,10 +127,28 @@ class RequestLine:
             for one in asks:
                 one.waits = waits
                 self._arrivals.put(one)
-        if self._over:  # since it was looked at
+        if self.over:  # since it was looked at
             for one in asks:
                 self._refuse(one.answer, over())
         return asks
+
+    def _trains(self, body: Body) -> bool:
+        """Whether the policy learns from a request, by its model's name and by the user's function.
+
+        Raises:
+            Refused: if that function fails, which ends the episode.
+        """
+        if body.get("model") == ASIDE:
+            return False
+        try:
+            found = self.rules.trains(body)
+            if not isinstance(found, bool):
+                raise TypeError(f"it returned {found!r:.80}; return True or False")
+        except Exception as error:  # of the user's code
+            told = f"trains(request) failed with {type(error).__name__}: {error}"
+            self.put_end(End(error=RuntimeError(told)))
+            raise Refused(told, "trains_failed", 500) from error
+        return found
 
     def _again(self, text: str, retried: bool) -> list[Ask] | None:
         """Returns the first try of a request."""
@@ -149,9 +172,13 @@ class RequestLine:
             timer.start()
         return answer
 
-    def _refuse(self, answer: Future[Any], error: Refused) -> None:
-        self.refused = error  # before its caller knows
+    def note(self, error: Refused) -> None:
+        """Keeps a refusal, before its caller knows."""
+        self.refused = error
         self.refusals[error.code] += 1
+
+    def _refuse(self, answer: Future[Any], error: Refused) -> None:
+        self.note(error)
         settle(answer, error=error)
 
     def reward(self, value: float, asks: list[Ask] | None, choice: int = 0) -> None:
@@ -192,7 +219,7 @@ class RequestLine:
             found = self._early.pop(0) if self._early else self._arrived(until)
             if isinstance(found, End):
                 self.end = found
-            elif not self._over and self._wanted(found):
+            elif not self.over and self._wanted(found):
                 self._place(found)
                 return found
         return None
@@ -206,7 +233,7 @@ class RequestLine:
             return self._arrivals.get(timeout=max(until - time.monotonic(), 0.001))
         except queue.Empty:
             late = "did not end after its last turn, so that its reward is unknown; raise last_words, or the time limit"
-            told = f"the agent {late if self._over else 'neither asked nor ended in time'}"
+            told = f"the agent {late if self.over else 'neither asked nor ended in time'}"
             raise TimeoutError(told) from None
 
     def first_ones(self, until: float) -> list[Ask]:
@@ -255,8 +282,9 @@ class RequestLine:
         message = _message(reply.action, self.rules.native)
         thinking = message.get("reasoning_content") or message.get("thinking")
         ask.said = plain_message({"content": "", **message, "role": "assistant"})
-        ends = [place for stop in ask.stop if (place := ask.said["content"].find(stop)) >= 0]
-        ask.said["content"] = ask.said["content"][: min(ends, default=None)]
+        ends = [(place, stop) for stop in ask.stop if (place := ask.said["content"].find(stop)) >= 0]
+        end, stopped = min(ends, default=(None, None))
+        ask.said["content"] = ask.said["content"][:end]
         if ask.trained:
             self.turns.append(ask)
         else:
@@ -275,11 +303,13 @@ class RequestLine:
         if called:
             shown["tool_calls"] = ask.said["tool_calls"][: len(called)]
         counts = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.response_tokens}
-        settle(ask.answer, {"message": shown, "finish_reason": reason, "usage": counts, "place": ask.place})
+        ended = {"finish_reason": reason, "stop_sequence": stopped}
+        shown = replaced(shown, [(path, real) for real, path in self.moved])
+        settle(ask.answer, {"message": shown, **ended, "usage": counts, "place": ask.place})
 
     def hang_up(self) -> None:
         """Refuses what is asked, now and later."""
-        self._over = True
+        self.over = True
         with suppress(queue.Empty):
             while True:
                 found = self._arrivals.get_nowait()
@@ -291,6 +321,18 @@ class RequestLine:
             if not one.answer.done():
                 self._refuse(one.answer, over())
         self._early = []
+
+
+def replaced(value: Any, texts: Sequence[tuple[str, str]]) -> Any:
+    """Returns JSON with some texts in place of others, wherever they stand in it."""
+    if isinstance(value, str):
+        for old, new in texts:
+            value = value.replace(old, new)
+    elif texts and isinstance(value, Mapping):
+        return {name: replaced(one, texts) for name, one in value.items()}
+    elif texts and isinstance(value, list):
+        return [replaced(one, texts) for one in value]
+    return value
 
 
 def settle(future: Future, value: Any = None, error: BaseException | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+POLICYS = ("tool_use_failed", "context_length_exceeded", "episode_over")  # codes that are the policy's doing
+
 
 class Refused(Exception):  # noqa: N818 (no fault of the program)
     """A request that gets the API's error.

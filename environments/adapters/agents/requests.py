@@ -26,11 +26,12 @@ def without_reasoning(messages: Sequence[Body]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Rules:
-    """Whether requests may have tools, and whether fields that ask for another prompt or sampling than the run's are
-    ignored in place of refused."""
+    """Whether requests may have tools, whether fields that ask for another prompt or sampling than the run's are
+    ignored in place of refused, and which requests are trained."""
 
     native: bool
     ignores: bool
+    trains: Callable[[Body], bool] = lambda request: True
 
 
 @dataclass(eq=False)
@@ -137,6 +138,29 @@ def _of_the_run(body: Body, rules: Rules) -> Body:
             param=unknown[0],
         )
     return {name: value for name, value in body.items() if name in asking}
+
+
+def callable_tools(body: Body, kinds: Sequence[str | None], ignores: bool) -> list[Any]:
+    """Returns a request's tools but those that a host would run, of other types than ``kinds``.
+
+    Raises:
+        Refused: for the first of these, unless they are ignored.
+    """
+    tools = body.get("tools") or []
+    if not isinstance(tools, list):
+        raise Refused(f"tools is {tools!r:.80}; send a list", "invalid_type", param="tools")
+    types = [one.get("type") if isinstance(one, Mapping) else kinds[0] for one in tools]
+    for place, kind in enumerate(types):
+        if kind not in kinds and not ignores:
+            told = f"tools[{place}] is of type {kind!r}, which only its host could run; "
+            told += HOSTED.get(kind, "leave it out") + ", or use AgentEnvironment(..., sampling='ignore')"
+            raise Refused(told, "unsupported_value", param=f"tools[{place}].type")
+    _tell_ignored(tuple(sorted({f"tools of type {kind!r}" for kind in types if kind not in kinds})))
+    return [one for one, kind in zip(tools, types, strict=True) if kind in kinds]
+
+
+HOSTED = {"web_search": 'leave it out, for codex by web_search = "disabled" in its config.toml'}
+"""Remedies by the type of a tool."""
 
 
 def _schema(body: Body) -> Body | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.environments.adapters.agents.messages import behind_calls
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
-from alignopsd_trl.environments.adapters.agents.requests import Body
-from alignopsd_trl.environments.adapters.agents.schema import ChatRequest, ResponsesRequest, check, kind_of
+from alignopsd_trl.environments.adapters.agents.requests import Body, callable_tools
+from alignopsd_trl.environments.adapters.agents.schema import ResponsesRequest, check, kind_of
 
 Item = Mapping[str, Any]
 Message = dict[str, Any]
@@ -28,14 +27,14 @@ ABSENT = {
 ECHOED = ("instructions", "metadata", "previous_response_id", "temperature", "top_p", "max_output_tokens", "truncation")
 OWN = ("input", "instructions", "text", "include", "store", "tools", "tool_choice", "max_output_tokens", "reasoning")
 OWN += ("previous_response_id", "truncation")
-CHATS = ChatRequest.model_fields.keys() - ResponsesRequest.model_fields.keys() - {"stream_options"}
 
 
-def chat_request(body: Body, stored: Mapping[str, Any]) -> dict[str, Any]:
+def chat_request(body: Body, stored: Mapping[str, Any], ignores: bool = False) -> dict[str, Any]:
     """Returns the chat request that says the same.
 
     Args:
         stored: messages of the episode's responses and items of their outputs, by id.
+        ignores: of `Rules`.
 
     Raises:
         Refused: for what the API has and this policy can't do.
@@ -43,13 +42,8 @@ def chat_request(body: Body, stored: Mapping[str, Any]) -> dict[str, Any]:
     absent = next((name for name in ABSENT if body.get(name)), None)
     if absent is not None:
         raise Refused(f"{absent} is not served: {ABSENT[absent]}", "unsupported_parameter", param=absent)
-    if chats := sorted(name for name in CHATS if body.get(name) is not None):
-        raise Refused(f"{chats[0]} is a field of chat completions alone", "unsupported_parameter", param=chats[0])
-    for place, one in enumerate(body["tools"] if isinstance(body.get("tools"), list) else []):
-        if isinstance(one, Mapping) and one.get("type") != "function":
-            told = f"tools[{place}] is of type {one.get('type')!r}; only functions can be called"
-            raise Refused(told, "unsupported_value", param=f"tools[{place}].type")
-    check(ResponsesRequest, body)
+    tools = [*_flat(callable_tools(body, ("function", "namespace"), ignores))]
+    check(ResponsesRequest, {**body, "tools": tools})
     rest = {name: value for name, value in body.items() if name not in OWN}
     if LOGPROBS in (body.get("include") or ()):
         rest["logprobs"] = True
@@ -57,7 +51,7 @@ def chat_request(body: Body, stored: Mapping[str, Any]) -> dict[str, Any]:
     form = text.get("format") or {}
     given = {
         "messages": _messages(body, stored),
-        "tools": [{"type": "function", "function": _without_type(one)} for one in body.get("tools") or ()],
+        "tools": [{"type": "function", "function": _without_type(one)} for one in tools],
         "tool_choice": _choice(body.get("tool_choice")),
         "max_completion_tokens": body.get("max_output_tokens"),
         "response_format": {"type": form["type"], "json_schema": form.get("schema") and form} if form else None,
@@ -65,6 +59,29 @@ def chat_request(body: Body, stored: Mapping[str, Any]) -> dict[str, Any]:
         "verbosity": text.get("verbosity"),
     }
     return rest | {name: value for name, value in given.items() if value}
+
+
+def _flat(tools: Sequence[Item]) -> Iterator[Item]:
+    """Yields functions, those of a namespace under both names: chat templates know none."""
+    for one in tools:
+        if isinstance(one, Mapping) and one.get("type") == "namespace":
+            for inner in one.get("tools") or ():
+                yield {**inner, "name": _joined(one.get("name"), inner.get("name"))}
+        else:
+            yield one
+
+
+def _joined(namespace: Any, name: Any) -> Any:
+    """Returns the one name of a function, which chat completions know."""
+    return f"{namespace}.{name}" if namespace else name
+
+
+def _apart(body: Body, name: str) -> dict[str, str]:
+    """Returns name and namespace of a function of a request."""
+    for one in body.get("tools") or ():
+        if one.get("type") == "namespace" and name in [_joined(one["name"], inner["name"]) for inner in one["tools"]]:
+            return {"namespace": one["name"], "name": name.removeprefix(_joined(one["name"], ""))}
+    return {"name": name}
 
 
 def _without_type(one: Item) -> dict[str, Any]:
@@ -127,7 +144,7 @@ def _add(messages: list[Message], item: Item) -> None:
     elif kind == "message":
         last["content"] = _blocks(item["content"])
     else:
-        function = {"name": item["name"], "arguments": item["arguments"]}
+        function = {"name": _joined(item.get("namespace"), item["name"]), "arguments": item["arguments"]}
         call = {"id": item["call_id"], "type": "function", "function": function}
         last["tool_calls"] = [*last.get("tool_calls", ()), call]
 
@@ -203,8 +220,8 @@ def _output(body: Body, message: Item, name: str, status: str) -> Iterator[dict[
         content = [_part("output_text", message["content"])]
         yield {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": status, "content": content}
     for number, one in enumerate(calls):
-        call = {"type": "function_call", "call_id": one["id"], **one["function"], "status": "completed"}
-        yield {"id": f"fc_{name}_{number}", **call}
+        call = {"call_id": one["id"], **one["function"], **_apart(body, one["function"]["name"]), "status": "completed"}
+        yield {"id": f"fc_{name}_{number}", "type": "function_call", **call}
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:
@@ -255,8 +272,3 @@ def _tell_item(tell: Callable[..., None], item: Item, place: int) -> None:
         tell(f"{text}.done", **at, text=part["text"], **scores)
         tell(f"{kind}.done", **at, part=part)
     tell("output_item.done", output_index=place, item=item)
-
-
-def stream(made: Mapping[str, Any]) -> bytes:
-    """Returns the events as they go over the wire."""
-    return "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events(made)).encode()

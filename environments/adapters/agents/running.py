@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from alignopsd_trl.environments.adapters.agents.apart import Launched
 from alignopsd_trl.environments.adapters.agents.client import Client
 from alignopsd_trl.environments.adapters.agents.line import End, RequestLine
 
@@ -62,6 +63,9 @@ class Running:
         held = [one for frame in self._calls() for one in frame.f_locals.values()] if alive else []
         with suppress(RuntimeError):  # its loop is closed
             self._stop()
+        for one in held:
+            if isinstance(one, Launched):
+                one.end()
         for process in {one.pid for one in held if isinstance(one, PROGRAMS)}:
             with suppress(psutil.Error):
                 for one in [psutil.Process(process), *psutil.Process(process).children(recursive=True)]:

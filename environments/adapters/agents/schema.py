@@ -1,7 +1,8 @@
 """Checks requests whole, before anything of them is used: by the fields of OpenAI's API that are read here.
 
-`ChatRequest` and `ResponsesRequest` are the tables of what is read. All other fields but `INERT` ones are refused,
-unless their value asks for nothing (`NOTHING`). Values stay as they came: a checked request is the caller's own.
+`ChatRequest`, `ResponsesRequest` and `MessagesRequest` are the tables of what is read. All other fields but `INERT`
+ones are refused, unless their value asks for nothing (`NOTHING`). Values stay as they came: a checked request is the
+caller's own.
 """
 # ruff: noqa: UP013 (a type a line: the fields of an API are a table)
 
@@ -111,6 +112,32 @@ Item = Annotated[
 ]
 
 
+# Blocks and tools of messages
+SystemText = TypedDict("SystemText", {"type": Literal["text"], "text": str})
+Thinking = TypedDict(
+    "Thinking", {"type": Literal["thinking"], "thinking": Required[str], "signature": str}, total=False
+)
+Use = TypedDict("Use", {"type": Literal["tool_use"], "id": Name, "name": Name, "input": Any})
+Result = TypedDict(
+    "Result", {"type": Literal["tool_result"], "tool_use_id": Required[Name], "content": Content | None}, total=False
+)
+Piece = Annotated[SystemText | Thinking | Use | Result, Field(discriminator="type")]
+Described = TypedDict(
+    "Described", {"name": Required[Name], "description": str | None, "input_schema": Required[Parameters]}, total=False
+)
+Choice = TypedDict(
+    "Choice",
+    {
+        "type": Required[Literal["auto", "any", "tool", "none"]],
+        "name": str,
+        "disable_parallel_tool_use": bool | None,
+    },
+    total=False,
+)
+Output = TypedDict("Output", {"effort": str | None, "format": FlatFormat | None}, total=False)
+Edits = TypedDict("Edits", {"edits": list[Objects] | None}, total=False)
+
+
 class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
@@ -122,7 +149,7 @@ class Message(BaseModel):
 
 
 class Sampling(BaseModel):
-    """What both requests have."""
+    """What all requests have."""
 
     model: str | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
@@ -146,6 +173,25 @@ class ChatRequest(Sampling):
     stream_options: StreamOptions | None = None
     response_format: Format | None = None
     reasoning_effort: str | None = None
+
+
+class Dialogue(BaseModel):
+    role: Literal["system", "user", "assistant"]
+    content: str | list[Piece]
+
+
+class MessagesRequest(Sampling):
+    """The body of ``/v1/messages``."""
+
+    messages: Annotated[list[Dialogue], Field(min_length=1)]
+    max_tokens: Tokens
+    system: str | list[SystemText] | None = None
+    tools: list[Described] | None = None
+    tool_choice: Choice | None = None
+    stop_sequences: list[Name] | None = None
+    output_config: Output | None = None
+    thinking: Objects | None = None
+    context_management: Edits | None = None
 
 
 class ResponsesRequest(Sampling):
@@ -210,8 +256,12 @@ def check(kind: type[BaseModel], body: Mapping[str, Any]) -> None:
     """Checks a request.
 
     Raises:
-        Refused: names the field, its value and what it must be.
+        Refused: names the field, its value and what it must be; also for a field of chat completions alone.
     """
+    chats = ChatRequest.model_fields.keys() - kind.model_fields.keys() - {"stream_options"}
+    if foreign := sorted(name for name in chats if body.get(name) is not None):
+        told = f"{foreign[0]} is a field of chat completions alone"
+        raise Refused(told, "unsupported_parameter", param=foreign[0])
     try:
         kind.model_validate(body, strict=True)
     except ValidationError as problem:

@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, error: Refused) -> None:
         """Sends an error and ends the connection: what comes on it after a body that was not read is no request."""
         self.close_connection = True
-        self._send(refused(error))
+        self._send(refused(error, self.path))
         self.connection.shutdown(socket.SHUT_WR)
         self.connection.settimeout(1.0)
         for _ in range(LARGEST >> 16):  # an unread body would reset the connection, and the error with it

@@ -1,0 +1,151 @@
+"""Runs the programs of episodes apart from each other: one path for all siblings, a home of its own, few variables."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+logger = logging.getLogger(__name__)
+PASSED = ("PATH", "LANG", "TERM")  # variables of this process that a program gets
+ROOT = Path(tempfile.gettempdir(), f"alignopsd-{os.getuid()}")
+SECRETS = (
+    ".aws .azure .config/gcloud .config/gh .docker .git-credentials .gnupg .kaggle .kube .netrc .npmrc .pypirc .ssh"
+)
+SECRETS += " .cache/huggingface/token"
+"""Under the home of this process, and covered for programs where namespaces are allowed."""
+LAUNCHER = Path(__file__).with_name("launcher.py")
+ENDING = 10.0  # seconds in which a launcher kills everything
+
+
+class Ran(NamedTuple):
+    """How a program ended: its exit status, `None` if it was killed, and the end of its output."""
+
+    status: int | None
+    output: str
+
+
+class Launched(subprocess.Popen):
+    """The launcher of a program."""
+
+    ended = False  # by somebody else than the one who waits for it
+
+    def end(self) -> None:
+        """Ends the program with all that it started."""
+        self.ended = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        assert self.stdin is not None
+        with suppress(OSError):
+            self.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(ENDING)
+        self.kill()
+
+
+class Place:
+    """The folders of an episode.
+
+    Attributes:
+        folder, home: where they are.
+        shown: where its programs find them.
+    """
+
+    def __init__(self, base: Path):
+        self.folder, self.home = base / "task", base / "home"
+        self.shown = {ROOT / "task": self.folder, ROOT / "home": self.home}
+        (self.home / "tmp").mkdir(parents=True)
+        self.folder.mkdir()
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The values of ``{folder}`` and ``{home}``."""
+        found = (ROOT / "task", ROOT / "home") if not why_together() else (self.folder, self.home)
+        return dict(zip(("folder", "home"), map(str, found), strict=True))
+
+    @property
+    def moved(self) -> list[tuple[str, str]]:
+        """Real paths with those that the policy is shown in their place, where a program has the real ones."""
+        return [(str(real), str(path)) for path, real in self.shown.items()] if why_together() else []
+
+    def run(
+        self, command: Sequence[str], env: Mapping[str, str], until: Callable[[], float], apart: bool | None = None
+    ) -> Ran:
+        """Runs a program to its end, or kills it.
+
+        Args:
+            until: when it is killed at the latest, by the clock `time.monotonic`; asked again and again.
+            apart: whether it gets namespaces of its own; by default where that is allowed.
+
+        Raises:
+            RuntimeError: if it can't be launched, or the episode ended it.
+        """
+        apart = not why_together() if apart is None else apart
+        found = (ROOT / "task", ROOT / "home") if apart else (self.folder, self.home)
+        own = {name: os.environ[name] for name in PASSED if name in os.environ}
+        own |= {"HOME": str(found[1]), "TMPDIR": str(found[1] / "tmp")}
+        asked = {"command": [*command], "env": {**own, **env}, "folder": str(found[0]), "apart": apart}
+        asked["at"] = {str(path): str(real) for path, real in self.shown.items()}
+        asked["covered"] = [str(ROOT / "episodes"), *(str(Path.home() / one) for one in SECRETS.split())]
+        process = Launched([sys.executable, "-I", LAUNCHER], stdin=-1, stdout=-1, stderr=-1, env=own)
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        with suppress(BrokenPipeError):  # it says why
+            process.stdin.write(json.dumps(asked).encode() + b"\n")
+            process.stdin.flush()
+        while process.poll() is None and time.monotonic() < until():
+            time.sleep(0.02)
+        process.hang_up()
+        told, problem = process.stdout.read(), process.stderr.read().decode(errors="replace")
+        process.stdout.close()
+        process.stderr.close()
+        if process.ended or not told:
+            raise RuntimeError("the episode ended first" if process.ended else f"no program can run: {problem[-400:]}")
+        return Ran(**json.loads(told))
+
+
+@contextmanager
+def place() -> Iterator[Place]:
+    """Makes the folders of an episode, and removes them."""
+    for name in ("task", "home", "episodes"):
+        (ROOT / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if ROOT.stat().st_uid != os.getuid():
+        raise PermissionError(f"{ROOT} is another user's; set TMPDIR to a folder of your own")
+    base = Path(tempfile.mkdtemp(dir=ROOT / "episodes"))
+    try:
+        yield Place(base)
+    finally:
+        for path, folders, _ in os.walk(base):
+            for name in folders:
+                if not os.path.islink(folder := os.path.join(path, name)):
+                    os.chmod(folder, 0o700)  # or what is in it could not be removed
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@cache
+def why_together() -> str:
+    """Returns why programs can't have namespaces of their own here; empty: they can. Said once."""
+    try:
+        with place() as found:
+            until = time.monotonic() + 2 * ENDING
+            ran = found.run(["true"], {}, lambda: until, apart=True)
+        why = "" if ran.status == 0 else ran.output
+    except RuntimeError as error:
+        why = str(error)
+    if why:
+        logger.warning(
+            f"programs share this machine's paths and processes ({why.strip().rpartition(chr(10))[2]}): the folders of "
+            "episodes are shown to the policy under one path, but it can find the others, and read this process's "
+            "variables in /proc; allow namespaces (in a container: --privileged, or CAP_SYS_ADMIN)"
+        )
+    return why
