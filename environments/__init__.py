@@ -25,6 +25,7 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.plain import PlainEnvironment
 from alignopsd_trl.environments.processes import ProcessBatch
 from alignopsd_trl.environments.prompt import ShortPrompt
+from alignopsd_trl.environments.search import shortest_way
 
 __all__ = [
     "Chat",
@@ -52,4 +53,5 @@ __all__ = [
     "View",
     "load",
     "open_batch",
+    "shortest_way",
 ]

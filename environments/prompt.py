@@ -54,19 +54,25 @@ class TemplatePrompt:
 
 
 class ShortPrompt:
-    """Renders a `View` in few tokens: the task, the skill, past turns, the observation and, if ``offers``, the actions
-    on offer. Nothing asks for an answer's form, which demonstrations teach, and an empty system message keeps chat
-    templates from adding a long one."""
+    """Renders a `View` in few tokens: the task, the skill, past turns, the observation, the actions on offer and the
+    answer's form. An empty system message keeps chat templates from adding a long one.
+
+    Args:
+        offers: whether the actions on offer are shown.
+        form: what stands between the tags of an answer, such as ``"[number]"``. Empty: no line asks for an answer's
+            form, where demonstrations have taught it.
+    """
 
     name = "short"
 
-    def __init__(self, offers: bool = False):
-        self.offers = offers
+    def __init__(self, offers: bool = False, form: str = ""):
+        self.offers, self.form = offers, form
 
     def render(self, view: View, skill: str = "") -> list[Message]:
         past = [line for record in view.history for line in (record.observation, f"> {record.action}")]
         offered = f"Actions: {'; '.join(view.admissible)}" if self.offers else ""
-        text = "\n".join(filter(None, [view.task_text, skill, *past, view.observation, offered]))
+        asked = f"Think briefly, then end with <action>{self.form}</action>" if self.form else ""
+        text = "\n".join(filter(None, [view.task_text, skill, *past, view.observation, offered, asked]))
         return [{"role": "system", "content": ""}, {"role": "user", "content": text}]
 
 

@@ -41,7 +41,7 @@ def new(argv: Sequence[str]) -> None:
     kind.add_argument("--agent", action="store_const", const="", help="a program that asks for chat completions")
     kind.add_argument("--openenv", metavar="URL", help="a client of the OpenEnv server at this address")
     kind.add_argument(
-        "--textarena", metavar="ID", help=f"a game of TextArena; {LIST!r} prints those that can be played"
+        "--textarena", metavar="ID", help=f"a game of TextArena; {LIST!r} prints what this and the next four take here"
     )
     kind.add_argument(
         "--textworld", metavar="GAME", nargs="?", const="", help="houses of TextWorld; FILE.z8, or options"
@@ -53,7 +53,7 @@ def new(argv: Sequence[str]) -> None:
         "questions with answers: a file (jsonl, json, csv, parquet), a folder, or an id of the Hub, ID:CONFIGURATION"
     )
     kind.add_argument("--dataset", metavar="PATH|ID", help=about)
-    parser.add_argument("--seen", metavar="MODULE:FUNCTION", help="makes a text of what --gymnasium shows")
+    parser.add_argument("--seen", metavar="MODULE:FUNCTION", help="makes a text of what --gymnasium shows; or 'drawn'")
     parser.add_argument("--played", metavar="MODULE:FUNCTION", help="makes an action for --gymnasium of a text")
     about = (
         "the first policy: smollm2 (where the extra offline is installed) or tiny, which learn the task from a player "
@@ -67,11 +67,11 @@ def new(argv: Sequence[str]) -> None:
     parser.read_with(given, "gymnasium", "seen", "played")
     parser.at_least(given, LEAST | {"gpu_gib": 1})
     from alignopsd_trl.commands.own_task.scaffold import WORLDS, write_task
-    from alignopsd_trl.commands.own_task.worlds import textarena_table
+    from alignopsd_trl.commands.own_task.worlds import listed
 
     with reported("alignopsd new", resumes=None), setup():
-        if given.textarena == LIST:
-            for line in textarena_table():
+        if world := next((name for name in WORLDS if getattr(given, name) == LIST), None):
+            for line in listed(world):
                 print(line, flush=True)
             return
         if given.folder is None:

@@ -6,10 +6,11 @@ Nothing here is needed to play: the files that are written use the world's own p
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -25,12 +26,20 @@ from alignopsd_trl.environments.batch import limited
 
 HOUSES = {"nb_rooms": 2, "nb_objects": 3, "quest_length": 2}
 """The family of TextWorld's games that is written by default, in its own options."""
+FAMILIES = {
+    "nb_rooms": "rooms of a house",
+    "nb_objects": "things in it",
+    "quest_length": "commands that win",
+    "quest_breadth": "ways that must be gone, each of the quest's length",
+    "nb_parallel_quests": "quests at once",
+}
+"""Options of a family of TextWorld's games."""
 SKILLED = {"episodes=256)": "episodes=256, skilled_share=0.75)"}
 """In a recipe of TextWorld. Its player soon wins with the skill: half of the episodes have a fifth of the turns."""
 PATHS = 6
 """Gold paths of ScienceWorld that say how long an episode may be; some take seconds to find."""
 MOST_TURNS = 50
-TEXTARENA = "textarena==0.7.4"
+TEXTARENA, TEXTWORLD = "textarena==0.7.4", "textworld==1.7.0"
 SHOWN = {"GuessTheNumber": slice(1, 2)}
 """Lines of the rules that suffice, of the games that have a player in the templates."""
 NEVER_WON = {
@@ -38,10 +47,17 @@ NEVER_WON = {
     "FifteenPuzzle": "half of its deals have no solution, and a solved one fails with AttributeError",
 }
 """Games of TextArena that nobody can win as this version has them, and why."""
+DRAWN = "drawn"
+"""In place of a function ``seen``: what a Gymnasium environment draws of itself in letters."""
 HELD_OUT = '\n    "held_out": 16,  # training tasks that choose the weights that stay'
 """A line of the recipes of other worlds."""
 FEWEST = 64  # training tasks of which some can be held out
-SECONDS = 5.0  # for a game of TextArena to deal
+SECONDS = 5.0  # for one world to open, where all are listed
+RIGHT = {"episodes=256)": "episodes=256, won_only=True)"}
+"""In a recipe of reasoning-gym, whose player guesses without the answer."""
+UNKNOWN_ANSWER = "the answers that it keeps are not those that it takes"
+QUESTIONS = 4  # of a dataset whose answers are tried
+REQUEST = 240  # characters of a world's own description
 _ADDRESS = re.compile(r"(?i:https?)://(\[[0-9a-fA-F:.]+\]|\w[\w.-]*)(:\d{1,5})?(/[\w./~%+?&=:,@-]*)?")
 
 
@@ -102,18 +118,27 @@ def _unknown(what: str, asked: str, known: Any) -> ValueError:
     return ValueError(f"{what} {asked!r} is unknown; there are {len(known)}, such as {', '.join(close)}")
 
 
-def textarena_table() -> Iterator[str]:
-    """Yields a line for each game of TextArena that one player can play here, then the number of the others."""
-    games, others = _games(), 0
-    yield f"{'id':<32}turns"
-    for name in games:
+def listed(kind: str) -> Iterator[str]:
+    """Yields a line for each value that a world's option takes here, with what it needs, then the names that it can't
+    take, by the reason. Raises `ValueError` as `ask`."""
+    tables: dict[str, tuple[Callable[[], list[str]], Callable[[str], str]]] = {
+        "textarena": (_games, lambda name: f"turns: {_dealt(name).max_turns or 'no limit'}"),
+        "textworld": (lambda: list(FAMILIES), lambda name: f"NAME=NUMBER, 1 or more: {FAMILIES[name]}"),
+        "scienceworld": (lambda: _tasks(), lambda name: "needs Java; its own variations are the rows"),
+        "gymnasium": (_ids, _needs),
+        "reasoning_gym": (lambda: sorted(_datasets()), lambda name: f"such as: {_answered(name):.70}"),
+    }
+    names, about = tables[kind]
+    without = dict[str, list[str]]()
+    for name in names():
         with _quiet():  # here and not on the thread, which may not come back
-            found = limited(lambda name=name: _dealt(name), SECONDS)
+            found = limited(lambda name=name: about(name), SECONDS)
         if isinstance(found, Failure):
-            others += 1
+            without.setdefault(_needed(found.message), []).append(name)
         else:
-            yield f"{name:<32}{found.max_turns or 'no limit'}"
-    yield f"{others} others can't be won, or need a download, several players, a judge or {SECONDS:g} s to deal"
+            yield f"{name:<42} {' '.join(found.split())}"
+    for reason, some in without.items():
+        yield f"can't be played here, {reason}: {', '.join(some)}"
 
 
 def _dealt(name: str) -> Any:
@@ -149,33 +174,36 @@ def _textarena(asked: str) -> Written:
             state = _dealt(name)
     except Exception as error:  # of any kind, from the game
         raise ValueError(
-            f"TextArena's {name} can't be played here: {_needed(error)}; alignopsd new --textarena {LIST} shows those "
-            "that can"
+            f"TextArena's {name} can't be played here: {_needed(Failure.of(error).message)}; alignopsd new "
+            f"--textarena {LIST} shows those that can"
         ) from None
     arena = importlib.import_module("textarena")
     board = any(kind is arena.ObservationType.GAME_BOARD for _, _, kind in state.observations[0])
     turns = min((state.max_turns or MOST_TURNS) + 2, MOST_TURNS)  # wrong moves are forgiven once
     shown = {"SHOWN": SHOWN[part]} if part in SHOWN else {}
-    told = {"GAME": name, **shown, "history_length": 2 if board else 10, "max_turns": turns}
+    forms = re.findall(r"\[[^\[\]\n]{1,24}\]", "\n".join(text for _, text, _ in state.observations[0]))
+    words = [one for one in dict.fromkeys(forms) if one[1:-1].isalpha() and len(one) > 3]
+    form = " or ".join(words) or next((re.sub(r"^\[\d+\]$", "[number]", one) for one in forms), "[move]")
+    told = {"GAME": name, **shown, "FORM": form, "history_length": 2 if board else 10, "max_turns": turns}
     return Written(told, part=part)
 
 
-def _needed(error: Exception) -> str:
-    """Says what a game of TextArena would need."""
-    said = " ".join(str(error).split())
-    if said in NEVER_WON.values():
-        return f"nobody can win it: {said}"
-    if "player" in said:
-        return f"it needs several players ({said:.80})"
-    if "API" in said:
-        return f"it needs a judge behind an API ({said:.80})"
-    if isinstance(error, LookupError | OSError):
-        return f"it needs a download ({said:.120})"
-    return f"it fails with {type(error).__name__} ({said:.120})"
+def _needed(said: str) -> str:
+    """Says what a world would need that can't be played here, from the message of its failure."""
+    told, kind = " ".join(said.split()), said.partition(":")[0]
+    if found := next((why for why in (*NEVER_WON.values(), UNKNOWN_ANSWER) if why in told), None):
+        return f"nobody can win it: {found}"
+    if "player" in told:
+        return f"it needs several players ({told:.80})"
+    if "API" in told:
+        return f"it needs a judge behind an API ({told:.80})"
+    if kind in ("LookupError", "KeyError", "FileNotFoundError", "OSError", "URLError"):
+        return f"it needs a download ({told:.120})"
+    return f"it fails with {told:.120}"
 
 
 def _textworld(asked: str) -> Written:
-    world = _package("textworld", "textworld==1.7.0")
+    _package("textworld", TEXTWORLD)
     path = Path(asked).expanduser()
     if path.suffix == ".z8":
         if not path.is_file() or not path.with_suffix(".json").is_file():
@@ -183,35 +211,46 @@ def _textworld(asked: str) -> Written:
         files = {f"games/1{kind}": path.with_suffix(kind) for kind in (".json", ".z8")}
         one = {"FAMILY": {}, "NUMBERS": {"train": (1, 8), "test": (1, 8)}, "ONE": "1.z8"}
         return Written(one, SKILLED | _few(8), files=files)
-    family, options = dict(HOUSES), world.GameOptions()
+    family = dict(HOUSES)
     for pair in filter(None, asked.split(",")):
         name, _, value = pair.partition("=")
-        if not isinstance(getattr(options, name.strip(), None), int) or not value.strip().isdecimal():
-            known = "nb_rooms, nb_objects, quest_length, quest_breadth, nb_parallel_quests"
+        if name.strip() not in FAMILIES or not value.strip().isascii() or not value.strip().isdecimal():
             raise ValueError(
-                f"--textworld {pair!r} must be FILE.z8 or NAME=NUMBER,... of textworld.GameOptions: {known}"
+                f"--textworld {pair!r} must be FILE.z8 or NAME=NUMBER,... of textworld.GameOptions: "
+                f"{', '.join(FAMILIES)}"
             )
         family[name.strip()] = int(value)
-    return Written({"FAMILY": family}, SKILLED)
+    quest = family["quest_length"] * family.get("quest_breadth", 1) * family.get("nb_parallel_quests", 1)
+    return Written({"FAMILY": family, "max_turns": max(12, 3 * quest)}, SKILLED)
+
+
+def _science() -> Any:
+    """Opens a world of ScienceWorld."""
+    if shutil.which("java") is None:
+        raise ValueError("ScienceWorld needs Java: install one, such as Debian's package default-jre-headless")
+    return _package("scienceworld", "scienceworld==1.2.3").ScienceWorldEnv("")
+
+
+def _tasks() -> list[str]:
+    with closing(_science()) as world:
+        return list(world.get_task_names())
 
 
 def _scienceworld(asked: str) -> Written:
-    if shutil.which("java") is None:
-        raise ValueError("ScienceWorld needs Java: install one, such as Debian's package default-jre-headless")
-    world = _package("scienceworld", "scienceworld==1.2.3").ScienceWorldEnv("")
-    try:
+    with closing(_science()) as world:
         if asked not in world.get_task_names():
             raise _unknown("ScienceWorld's task", asked, world.get_task_names())
         world.load(asked, 0, "easy")
+        verbs = [one.replace("go OBJ", "go to X").replace("OBJ", "X") for one in world.get_possible_actions()]
         train, test = (list(one) for one in (world.get_variations_train(), world.get_variations_test()))
         gold = []
         for variation in train[:: max(1, len(train) // PATHS)]:
             world.load(asked, variation, "easy", generateGoldPath=True)
             gold.append(len(world.get_gold_action_sequence()))
-    finally:
-        world.close()
     splits = {"train": range(train[0], train[-1] + 1), "test": range(test[0], test[-1] + 1)}
-    return Written({"TASK": asked, "SPLITS": splits, "max_turns": int(2 * median(gold))}, _few(len(train)))
+    form = " | ".join(one for one in verbs if one not in ("reset task", "task"))
+    told = {"TASK": asked, "FORM": form, "SPLITS": splits, "max_turns": int(2 * median(gold))}
+    return Written(told, _few(len(train)))
 
 
 def _few(tasks: int) -> dict[str, str]:
@@ -220,43 +259,127 @@ def _few(tasks: int) -> dict[str, str]:
     return kept | ({f'"tasks_per_round": {usual}': '"tasks_per_round": 4' for usual in (6, 8)} if tasks < 8 else {})
 
 
+def _datasets() -> Mapping[str, Any]:
+    return _package("reasoning_gym.factory", "reasoning-gym==0.1.25").DATASETS
+
+
+def _answered(name: str) -> str:
+    """Returns a question of a dataset of reasoning-gym. Raises `ValueError` if the answers that it keeps do not win."""
+    source = importlib.import_module("reasoning_gym").create_dataset(name, seed=0, size=QUESTIONS)
+    if any(source.score_answer(str(one["answer"]), one) < 1 for one in source):
+        raise ValueError(UNKNOWN_ANSWER)
+    return source[0]["question"]
+
+
 def _reasoning(asked: str) -> Written:
-    known = _package("reasoning_gym.factory", "reasoning-gym==0.1.25").DATASETS
-    if asked not in known:
+    if asked not in (known := _datasets()):
         raise _unknown("reasoning-gym's dataset", asked, known)
-    return Written({"NAME": asked})
+    try:
+        with _quiet():
+            _answered(asked)
+    except Exception as error:  # of any kind, from the dataset
+        raise ValueError(f"reasoning-gym's {asked} can't be played here: {_needed(Failure.of(error).message)}") from None
+    return Written({"NAME": asked}, RIGHT)
+
+
+def _ids() -> list[str]:
+    """Returns the newest versions of what Gymnasium registers."""
+    newest = dict[str, tuple[int, str]]()
+    for name, spec in _package("gymnasium", "gymnasium").registry.items():
+        newest[name.rpartition("-v")[0]] = max(newest.get(name.rpartition("-v")[0], (-1, "")), (spec.version or 0, name))
+    return [name for _, name in newest.values()]
+
+
+def _needs(name: str) -> str:
+    """Says which options an environment of Gymnasium needs, and how many turns it has."""
+    gym = importlib.import_module("gymnasium")
+    with closing(gym.make(name)) as world:
+        seen = f"--seen {DRAWN}" if _draws(world) else "--seen MODULE:FUNCTION"
+        wants = [seen] if _unreadable(gym.spaces, world.observation_space) else []
+        named = isinstance(world.action_space, gym.spaces.Discrete | gym.spaces.Text)
+        wants += [] if named else ["--played MODULE:FUNCTION"]
+        return f"turns: {_turns(world)}, needs: {' '.join(wants) or 'nothing'}"
 
 
 def _gymnasium(functions: Mapping[str, str], asked: str) -> Written:
     gym = _package("gymnasium", "gymnasium")
     try:
-        world = gym.make(asked)
+        with _quiet():
+            world = gym.make(asked)
     except Exception as error:  # of any kind, from a package that registers ids
-        said = " ".join(str(error).split())
+        said, kind = " ".join(str(error).split()), type(error).__name__
+        unknown = kind in ("NameNotFound", "NamespaceNotFound", "ModuleNotFoundError")
+        remedy = "; install its package, and name the module that registers it: MODULE:ID" if unknown else ""
+        raise ValueError(f"gymnasium.make({asked!r}) fails with {kind}: {said:.200}{remedy}") from None
+    space, actions, draws = world.observation_space, world.action_space, _draws(world)
+    if "seen" not in functions and (what := _unreadable(gym.spaces, space)):
+        drawn = f"; or --seen {DRAWN}, which shows how it draws itself in letters" if draws else ""
         raise ValueError(
-            f"gymnasium.make({asked!r}) fails with {type(error).__name__} ({said:.160}); install its package, and name "
-            "the module that registers it: MODULE:ID"
-        ) from None
-    space, actions = world.observation_space, world.action_space
-    if "seen" not in functions and _is_picture(gym.spaces, space):
-        raise ValueError(f"{asked} shows pictures ({space!s:.80}); give --seen MODULE:FUNCTION, from them to a text")
-    discrete, text = (isinstance(actions, kind) for kind in (gym.spaces.Discrete, gym.spaces.Text))
-    if "played" not in functions and not discrete and not text:
+            f"{asked} shows {what} ({space!s:.80}), which tell a model of language nothing: give --seen "
+            f"MODULE:FUNCTION, from them to a text{drawn}"
+        )
+    if functions.get("seen") == DRAWN and not draws:
+        raise ValueError(f"{asked} does not draw itself in letters; give --seen MODULE:FUNCTION")
+    if "played" not in functions and not isinstance(actions, gym.spaces.Discrete | gym.spaces.Text):
         raise ValueError(f"{asked} acts by {actions!s:.80}; give --played MODULE:FUNCTION, from a text to an action")
-    own = [one.name for one in getattr(world.unwrapped, "actions", ())] if discrete else []
-    named = own if len(own) == getattr(actions, "n", 0) else [str(one) for one in range(getattr(actions, "n", 0))]
-    offered = tuple(named) if discrete and "played" not in functions else ()
+    listed = isinstance(actions, gym.spaces.Discrete) and "played" not in functions
+    told = {"ID": asked, "REQUEST": _request(world, asked), "ACTIONS": _names(world) if listed else (), **_won(world)}
+    told |= {"DRAWN": functions.get("seen") == DRAWN, "max_turns": _turns(world)}
     world.close()
     changes = {}
     for name, place in functions.items():
         module, _, function = place.partition(":")
+        if place == DRAWN and name == "seen":
+            continue
         if not module.replace(".", "_").isidentifier() or not function.isidentifier():
             raise ValueError(f"--{name} {place!r} must be MODULE:FUNCTION")
         changes[_BODIES[name]] = f"{name} = import_module({literal(module)}).{function}\n"
-    if functions:
-        changes["from pathlib import Path\n"] = "from importlib import import_module\nfrom pathlib import Path\n"
-    return Written({"ID": asked, "ACTIONS": offered}, changes)
+    return Written(told, changes)
 
+
+def _turns(world: Any) -> int:
+    return world.spec.max_episode_steps or getattr(world.unwrapped, "max_steps", None) or MOST_TURNS
+
+
+def _draws(world: Any) -> bool:
+    return "ansi" in world.metadata.get("render_modes", ())
+
+
+def _request(world: Any, asked: str) -> str:
+    """Returns the first sentences of an environment's own description."""
+    text = inspect.getdoc(type(world.unwrapped)) or ""
+    paragraphs = [" ".join(one.split()) for one in text.split("\n\n") if one.strip() and one.strip()[0].isalpha()]
+    sentences = re.split(r"(?<=[.!]) ", next(iter(paragraphs), ""))
+    while len(" ".join(sentences)) > REQUEST and len(sentences) > 1:
+        sentences.pop()
+    return " ".join(sentences) if 0 < len(" ".join(sentences)) <= REQUEST else f"Play {asked}."
+
+
+def _names(world: Any) -> tuple[str, ...]:
+    """Returns the names of an environment's actions: its own, those of its description, or numbers."""
+    own, count = world.unwrapped, world.action_space.n
+    section = (inspect.getdoc(type(own)) or "").partition("## Action Space")[2].partition("##")[0]
+    lines = dict(re.findall(r"^\s*[-*|]?\s*(\d+)\s*[:|]\s*([^|\n]+)", section, re.MULTILINE))
+    told = [re.sub(r"\(.*?\)|[.`]", "", lines.get(str(one), "")).strip().lower() for one in range(count)]
+    meanings = getattr(own, "get_action_meanings", list)()
+    for names in ([one.name for one in getattr(own, "actions", None) or ()], meanings, told):
+        if len(set(names) - {""}) == count:
+            return tuple(names)
+    return tuple(map(str, range(count)))
+
+
+def _won(world: Any) -> dict[str, float | None]:
+    """Returns when an episode is won: by its last reward, as its table of chances or a goal has it, or by its sum."""
+    table, least = getattr(world.unwrapped, "P", None), world.spec.reward_threshold
+    if table:
+        ends = [paid for place in table.values() for some in place.values() for _, _, paid, ended in some if ended]
+        return {"GOAL": float(max(ends)), "THRESHOLD": None} if ends else {"GOAL": None, "THRESHOLD": least or 0.0}
+    return {"GOAL": PAID, "THRESHOLD": None} if least is None else {"GOAL": None, "THRESHOLD": float(least)}
+
+
+PICTURES, NUMBERS = "pictures", "bare numbers"
+PAID = 0.01
+"""The least last reward of an episode that reached a goal, where nothing else says what success is."""
 
 _BODIES = {
     "seen": 'def seen(observation):\n    """An observation as text."""\n    return str(observation)\n',
@@ -266,9 +389,13 @@ _BODIES = {
 """The functions of the template in whose place a user's own come."""
 
 
-def _is_picture(spaces: Any, space: Any) -> bool:
+def _unreadable(spaces: Any, space: Any) -> str:
+    """Says what a model of language can't read of observations: pictures, or numbers without names; empty for none."""
     if isinstance(space, spaces.Dict):
-        return any(_is_picture(spaces, one) for one in space.values())
+        return next((what for one in space.values() if (what := _unreadable(spaces, one)) == PICTURES), "")
     if isinstance(space, spaces.Tuple):
-        return any(_is_picture(spaces, one) for one in space)
-    return isinstance(space, spaces.Box) and len(space.shape) > 1
+        found = [_unreadable(spaces, one) for one in space]
+        return PICTURES if PICTURES in found else NUMBERS if all(found) else ""
+    if isinstance(space, spaces.Box) and len(space.shape) > 1:
+        return PICTURES
+    return NUMBERS if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) else ""

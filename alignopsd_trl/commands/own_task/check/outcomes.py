@@ -166,15 +166,23 @@ def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
                 "action", f"{refused[0].action!r} was offered and refused {len(refused)} times; offer what step() takes"
             )
         if who == "scripted player" and other:
+            ruins = refused_throughout(episodes) or any(not turn.action for turn in other)
             yield Finding(
                 "player",
                 f"{len(other)} of {len(turns)} of the scripted player's responses are invalid actions, such as "
-                f"{other[0].response_text!r:.80}; answer as the prompt asks",
+                f"{other[0].response_text!r:.80}; answer as the prompt asks, by the world's rules",
+                ruins,
             )
         stuck = [turn for one in episodes for turn in _stuck(one)]
         if stuck:
             text = f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
             yield Finding("action", text)
+
+
+def refused_throughout(episodes: Sequence[Episode]) -> bool:
+    """Returns whether nearly all actions of a player are invalid, so that its play shows nothing."""
+    valid = [turn.action_valid for one in episodes for turn in one.trajectory.turns]
+    return bool(valid) and valid.count(False) >= NEARLY_ALL * len(valid)
 
 
 def _stuck(episode: Episode) -> list[Turn]:

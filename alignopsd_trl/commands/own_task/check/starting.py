@@ -21,7 +21,7 @@ from alignopsd_trl.turns import Trajectory
 
 REPEATED = 3  # episodes whose actions siblings play again
 UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
-SECONDS = 30.0  # after which no more tasks are opened
+SECONDS = 10.0  # after which no more tasks are opened
 
 Opened = list[tuple[Row, Opening | Failure]]
 
@@ -30,11 +30,9 @@ def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
     """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
     wanted, end, opened = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS, list[Any]()
     with closing(open_batch(task.suite.factory, wanted, time_limit, here=True)) as batch:
-        for first in range(0, len(rows), batch.slots):
-            part = rows[first : first + batch.slots]
+        while len(opened) < len(rows) and time.monotonic() < end:  # the first alone: it may take long
+            part = rows[len(opened) : len(opened) + min(batch.slots, len(opened) + 1)]
             opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)
-            if time.monotonic() > end:
-                break
     return opened
 
 

@@ -66,7 +66,8 @@ def uncopied(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Fin
     for episode in skilled:
         for turn in episode.turns:
             alone = said[episode.skill_text] - common - _words(text_of(renderer.show(turn.shown.view, "")))
-            named += not alone.isdisjoint(_words(turn.response_text))
+            done = turn.action.strip().casefold()
+            named += not alone.isdisjoint(_words(turn.response_text)) or bool(done and done in episode.skill_text.casefold())
             told += [max(alone, key=len)] if alone else []
     if named < OFTEN * len(told):
         yield look(

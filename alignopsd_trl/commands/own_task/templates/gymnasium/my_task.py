@@ -1,14 +1,22 @@
 """The task: an environment of Gymnasium. `seen` and `played` make its observations and actions texts; write yours."""
 
-from pathlib import Path
+import copy
+import re
+from importlib import import_module
 
 import gymnasium
 
 from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, ShortPrompt, Step, Suite
 
 ID = "FrozenLake-v1"
+OPTIONS = {}  # of gymnasium.make, such as {"is_slippery": False}
 REQUEST = f"Play {ID}."
 ACTIONS = ("0", "1", "2", "3")  # the names of the actions; () where actions are texts
+GOAL = 1.0  # won: an episode that ends by itself with at least this reward in its last step; None: see THRESHOLD
+THRESHOLD = None  # won: an episode with at least this reward in all
+FORM = "action"  # the answer's form, a line of each prompt; "" where a warm start taught it
+DRAWN = False  # whether the policy also sees how the world draws itself in letters
+COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
 def seen(observation):
@@ -22,31 +30,55 @@ def played(action):
 
 
 class MyTask(PlainEnvironment):
-    prompt = ShortPrompt(offers=True)
-    history_length, max_turns = 2, 30
+    prompt = ShortPrompt(offers=True, form=FORM)
+    history_length = 2
+    max_turns = 100
     world = None
+
+    @staticmethod
+    def prepare_row(number, **columns):
+        import_module("my_task_skills").told(number)  # a search may take seconds
 
     def reset(self, number, **columns):
         self.close()
         self.total, self.random = 0.0, RandomStream(number)  # some draw from the process's generators
         with self.random.lent():
-            self.world = gymnasium.make(ID)
+            self.world = gymnasium.make(ID, **OPTIONS, **({"render_mode": "ansi"} if DRAWN else {}))
             self.shown, _ = self.world.reset(seed=number)
-        return Opening(seen(self.shown), REQUEST, ACTIONS)
+        return Opening(self.told(), REQUEST, ACTIONS)
 
     def step(self, action):
         if action not in ACTIONS if ACTIONS else len(action.splitlines()) > 1:
-            told = f"There is no such action. {seen(self.shown)}"
+            told = f"There is no such action. {self.told()}"
             return Step(told, score=self.total, admissible=ACTIONS, valid=False)
         with self.random.lent():
             self.shown, reward, ended, cut, info = self.world.step(played(action))
         self.total += float(reward)
-        won = bool(info.get("is_success", ended and self.total > 0))
-        return Step(seen(self.shown), float(reward), ended or cut, won, score=self.total, admissible=ACTIONS)
+        won = ended and reward >= GOAL if GOAL is not None else self.total >= THRESHOLD
+        won = bool(info.get("is_success", won))
+        return Step(self.told(), float(reward), ended or cut, won, score=self.total, admissible=ACTIONS)
+
+    def told(self):
+        if not DRAWN:
+            return seen(self.shown)
+        own = re.sub(r"\x1b\[(\d)(\d)(?:;1)?m(.*?)\x1b\[0m", coloured, self.world.render())
+        return "\n".join([f"Place {seen(self.shown)}:", *filter(None, map(str.strip, own.splitlines()))])
 
     def close(self):
         if self.world is not None:
             self.world.close()
+
+    def __deepcopy__(self, known):
+        """A copy that plays on alone. The table of a world in which nothing changes is not copied."""
+        table = getattr(self.world.unwrapped, "P", None)
+        other = copy.copy(self)
+        vars(other).update(copy.deepcopy(vars(self), {**known, id(table): table}))
+        return other
+
+
+def coloured(letter):
+    """A coloured letter in words: in brackets where its ground is coloured."""
+    return f"[{letter[3]}]" if letter[1] == "4" else f"{letter[3]}({COLOURS[int(letter[2])]})"
 
 
 def rows(split):
@@ -61,5 +93,5 @@ def suite(**options):
         rows,
         categories=(ID,),
         description={"id": ID, "gymnasium": gymnasium.__version__},
-        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+        skill_bank="my_task_skills:hint",
     )

@@ -1,12 +1,10 @@
-"""The scripted player: under the skill the right answer, without it an answer to another question of the dataset."""
+"""The scripted player: it answers what the teacher's text says. Without that it guesses: it gives the answer to another
+question of the dataset, as one who knows no more than how answers look. train.py demonstrates right answers alone."""
 
-import reasoning_gym
+from my_task import question
 
 
 def play(view, environment, skill, draw):
     """The response to one prompt. Its thought says nothing of the way to the answer: write one that does."""
-    other = reasoning_gym.create_dataset(
-        environment.entry["metadata"]["source_dataset"], seed=draw.randrange(999), size=1
-    )
-    answer = environment.entry["answer"] if skill else other[0]["answer"]
+    answer = skill.partition(": ")[2] or question(draw.randrange(999))[1]["answer"]
     return f"<think>{answer}</think>\n<action>{answer}</action>"

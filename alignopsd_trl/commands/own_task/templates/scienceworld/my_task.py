@@ -1,7 +1,9 @@
 """The task: one of ScienceWorld's, in its own splits. Each environment is a Java process of 100 to 350 MB."""
 
+import json
 import os
 from pathlib import Path
+from threading import Lock
 
 import scienceworld
 
@@ -10,16 +12,23 @@ from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, 
 TASK = "find-non-living-thing"
 EASIER = "easy"  # ScienceWorld's simplifications, such as open doors; "" for none
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-Xmx256m -XX:+UseSerialGC")  # else each takes gigabytes before it frees any
+FORM = "action"  # the answer's form, a line of each prompt; "" where a warm start taught it
+WAYS, FINDING = Path(__file__).parent / "ways", Lock()
+DECIDING = ("focus on", "reset task", "eat ")  # beginnings of actions that chance does not take
 SPLITS = {"train": range(1, 2), "test": range(3, 4)}  # of ScienceWorld's variations
 
 
 class MyTask(PlainEnvironment):
-    prompt = ShortPrompt()
+    prompt = ShortPrompt(form=FORM)
     history_length = 4
     max_turns = 16
     concurrent = True  # a step waits for Java
     openings_may_differ = True  # in the order of equal things, which depends on what their world played before
     most_alive = 4
+
+    @staticmethod
+    def prepare_row(variation, **columns):
+        way(variation)
 
     def __init__(self):
         self.world = scienceworld.ScienceWorldEnv("", envStepLimit=1000)  # its episodes end by max_turns
@@ -50,14 +59,29 @@ class MyTask(PlainEnvironment):
         """The sub-goals that are reached."""
         return {line.split("\t")[-1] for line in self.world.get_goal_progress().splitlines() if "\ttrue\t" in line}
 
-    def gold(self):
-        """The actions that ScienceWorld itself takes from the start, where it begins again."""
-        self.world.load(TASK, self.variation, EASIER, generateGoldPath=True)
-        self.world.reset()
-        return self.world.get_gold_action_sequence()
+    def possible(self):
+        """Actions that ScienceWorld takes now, without those that decide the task."""
+        every = sorted(self.world.get_valid_action_object_combinations())
+        return [one for one in every if not one.startswith(DECIDING)]
 
     def close(self):
         self.world.close()
+
+
+def way(variation):
+    """The actions that ScienceWorld itself takes: found once, in up to ten seconds, and kept in a file."""
+    file = WAYS / f"{variation}.json"
+    with FINDING:
+        if not file.is_file():
+            world = scienceworld.ScienceWorldEnv("")
+            world.load(TASK, variation, EASIER, generateGoldPath=True)
+            found = world.get_gold_action_sequence()
+            world.close()
+            WAYS.mkdir(exist_ok=True)
+            partial = file.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps(list(found)), encoding="utf-8")
+            os.replace(partial, file)  # another process may want the same way
+        return json.loads(file.read_text(encoding="utf-8"))
 
 
 def rows(split):
@@ -71,5 +95,5 @@ def suite(**options):
         rows,
         categories=(TASK,),
         description={"task": TASK, "easier": EASIER, "scienceworld": scienceworld.__version__},
-        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+        skill_bank="my_task_skills:hint",
     )

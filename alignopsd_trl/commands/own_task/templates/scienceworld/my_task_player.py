@@ -1,10 +1,9 @@
-"""The scripted player: under the skill ScienceWorld's gold path, without it a step of that path at random."""
+"""The scripted player: it takes the steps that the teacher's text names. Without them, and where they end, it takes any
+action that is possible, but for those that decide the task (`focus on`)."""
 
 
 def play(view, environment, skill, draw):
     """The response to one prompt."""
-    if not view.step_count:
-        environment.path = environment.gold()
-    path = environment.path
-    action = path[view.step_count] if skill and view.step_count < len(path) else draw.choice(path)
+    way = skill.partition(": ")[2].split("; ") if skill else []
+    action = way[view.step_count] if view.step_count < len(way) else draw.choice(environment.possible())
     return f"<think>{view.step_count + 1}: {action}</think>\n<action>{action}</action>"

@@ -1,6 +1,6 @@
 """The task: a game of TextArena. A number chooses the deal, so the siblings of a task play the same game."""
 
-from pathlib import Path
+from importlib import import_module
 
 import textarena
 
@@ -8,13 +8,18 @@ from alignopsd_trl.environments import Opening, PlainEnvironment, RandomStream, 
 
 GAME = "GuessTheNumber-v0"
 SHOWN = slice(None)  # lines of the rules in the prompt: each token costs time in each turn, and examples teach much
+FORM = "[move]"  # the answer's form, a line of each prompt; "" where a warm start taught it
 OWN = textarena.ObservationType.PLAYER_ACTION  # what the player said, which the prompt shows anyway
 
 
 class MyTask(PlainEnvironment):
-    prompt = ShortPrompt()
+    prompt = ShortPrompt(form=FORM)
     history_length = 10
     max_turns = 30
+
+    @staticmethod
+    def prepare_row(number, **columns):
+        import_module("my_task_skills").told(number)  # a search may take seconds
 
     def reset(self, number, **columns):
         self.random = RandomStream(number)  # games draw from the process's generators, some even when they are made
@@ -34,7 +39,10 @@ class MyTask(PlainEnvironment):
         wrong = bool(self.game.state.error_count or info and info[0]["invalid_move"])
         told = {"reason": info[0].get("reason", "")} if done else {}
         won = done and reward >= 1
-        return Step("\n".join(self.said()), reward, done, won, reward, metrics={"wrong_move": float(wrong)}, info=told)
+        return Step(
+            "\n".join(self.said()), reward, done, won, reward, valid=not wrong,
+            metrics={"wrong_move": float(wrong)}, info=told,
+        )  # fmt: skip
 
     def said(self):
         """The game's messages since the last call."""
@@ -54,5 +62,5 @@ def suite(**options):
         rows,
         categories=(GAME,),
         description={"game": GAME, "textarena": textarena.__version__},
-        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+        skill_bank="my_task_skills:hint",
     )

@@ -1,14 +1,42 @@
-"""The scripted player. It knows no game: it tries what the rules show in brackets, with other numbers and letters where
-they stand for such, which teaches the form of a move. Write a better one, or let a model play: `alignopsd demonstrate
-my_task --endpoint URL`."""
+"""The scripted player. With the text that the teacher reads it makes the move that this names, or fills a form that the
+rules show in brackets with what the game hides, where it fits. Without it, it knows no game: it tries what the rules
+show, with other numbers and letters where they stand for such. Write a better one, or let a model play: `alignopsd
+demonstrate my_task --endpoint URL`."""
 
 import re
 
-PLACES = re.compile(r"\d+|\b(?:row|col|column|number|num|n|r|c|x|y|letter)\b", re.IGNORECASE)
+FORM = re.compile(r"\[[^\[\]\n]{1,24}\]")
+PLACES = re.compile(r"\d+|\b(?:row|col|column|number|num|n|r|c|k|x|y|letter|word)\b|\b[A-Z]\b")
+RANGE = re.compile(r"(\d+) ?(?:to|and|-) ?(\d+)")
 
 
 def play(view, environment, skill, draw):
     """The response to one prompt."""
-    shown = re.findall(r"\[[^\[\]\n]{1,24}\]", f"{view.task_text}\n{view.observation}") or ["[1]"]
-    move = PLACES.sub(lambda place: draw.choice("abcd" if "letter" in place[0] else "0123456789"), draw.choice(shown))
+    shown = FORM.findall(view.task_text) or FORM.findall(view.observation) or ["[1]"]
+    move = told(skill, shown, view.step_count) or guess(view, draw.choice(shown), draw)
     return f"<think>I try {move}</think>\n<action>{move}</action>"
+
+
+def told(skill, shown, turn):
+    """The move that the teacher's text says; `None` if it says none."""
+    kind, _, text = skill.partition(": ")
+    if kind == "The way":
+        way = text.split("; ")
+        return way[turn] if turn < len(way) else None
+    parts = text.partition(";")[0].split()
+    fitting = [form for form in shown if len(PLACES.findall(form)) == len(parts)]
+    return PLACES.sub(lambda place: parts.pop(0), fitting[0]) if parts and fitting else None
+
+
+def guess(view, form, draw):
+    """A form with other numbers of the range that the rules name, no number twice, and other letters."""
+    least, most = map(int, (RANGE.findall(view.task_text) or [("0", "9")])[0])
+    numbers = draw.sample(range(least, most + 1), most + 1 - least) * 9
+    capitals = re.findall(r"\b[A-Z]\b", f"{form}{view.observation}")
+
+    def another(place):
+        if place[0].lower() in ("letter", "word"):
+            return draw.choice("abcdefghijklmnopqrstuvwxyz")
+        return draw.choice(capitals) if place[0].isupper() else str(numbers.pop())
+
+    return PLACES.sub(another, form)

@@ -12,13 +12,13 @@ from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, 
 FAMILY = {"nb_rooms": 2}  # options of textworld.GameOptions
 NUMBERS = {"train": (1, 96), "test": (10_001, 40)}  # by split: the first number, and how many
 GAMES = Path(__file__).parent / "games"
+FORM = "command"  # the answer's form, a line of each prompt; "" where a warm start taught it
 ONE = None  # the name of a game that every number plays: a round wants several tasks
 MAKING = Lock()  # TextWorld makes one game at a time
 TOLD = textworld.EnvInfos(
     description=True,
     objective=True,
     admissible_commands=True,
-    policy_commands=True,
     score=True,
     max_score=True,
     won=True,
@@ -26,8 +26,9 @@ TOLD = textworld.EnvInfos(
 
 
 class MyTask(PlainEnvironment):
-    prompt = ShortPrompt(offers=True)
-    history_length, max_turns = 4, 12
+    prompt = ShortPrompt(offers=True, form=FORM)
+    history_length = 4
+    max_turns = 12
     world = None
 
     @staticmethod
@@ -97,5 +98,5 @@ def suite(**options):
         rows,
         categories=("house",),
         description={"family": FAMILY, "textworld": textworld.version.__version__},
-        skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
+        skill_bank="my_task_skills:hint",
     )

@@ -1,4 +1,5 @@
-"""The scripted player: under the skill it halves what the hints leave, without it any number that it did not try."""
+"""The scripted player: with the text that the teacher reads it names the number, without it it halves what the hints
+leave."""
 
 import re
 
@@ -9,6 +10,6 @@ def play(view, environment, skill, draw):
     told = {int(one.action.strip("[]")): one.result for one in view.history}
     low = max([number for number, hint in told.items() if "higher" in hint], default=least - 1)
     high = min([number for number, hint in told.items() if "lower" in hint], default=most + 1)
-    untried = [number for number in range(least, most + 1) if number not in told]
-    number = (low + high) // 2 if skill else draw.choice(untried)
+    hidden = re.search(r"\d+", skill)
+    number = int(hidden[0]) if hidden else (low + high) // 2
     return f"<think>above {low}, below {high}: {number}</think>\n<action>[{number}]</action>"
