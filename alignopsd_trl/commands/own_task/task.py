@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.checks.tasks import refuse_given, trained_on
-from alignopsd_trl.commands.launch.presets import recipe_beside
+from alignopsd_trl.commands.launch import presets
 from alignopsd_trl.commands.own_task.options import WarmStartConfig
 from alignopsd_trl.commands.own_task.worlds import server_address
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, OpenEnvEnvironment, as_environment
@@ -67,8 +67,8 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
     """Finds the task of a command line.
 
     Args:
-        spec: a module with a function ``suite(**options)``, its file or its folder; ``MODULE:CLASS`` or
-            ``FILE.py:CLASS`` for a class of TRL's convention; the address of an OpenEnv server.
+        spec: a shipped recipe; a module with a function ``suite(**options)``, its file or its folder;
+            ``MODULE:CLASS`` or ``FILE.py:CLASS`` for a class of TRL's convention; the address of an OpenEnv server.
         options: arguments of ``suite``.
         rows: a JSON-lines file with the rows of a class or of an address.
 
@@ -85,7 +85,8 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
     place, colon, name = spec.rpartition(":")
     if colon:
         return _adapted(name, as_environment(_class(place, name)), rows)
-    module = importable(spec)
+    preset = presets.preset(spec) if spec in presets.preset_names() else {}
+    module = preset.get("environment") or importable(spec)
     if rows:
         raise ValueError(f"--rows {rows}: the suite of {spec} brings its own tasks; leave it out")
     try:
@@ -94,8 +95,9 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
         if error.name and error.name.partition(".")[0] == "openenv":
             raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
         raise ValueError(f"task {spec}: {error}; install it, or correct the import") from error
-    recipe = recipe_beside(sys.modules.get(module))  # a shipped task's module has another name
-    return Task(module, suite, recipe.get("PRESET", {}), recipe.get("START", WarmStartConfig()))
+    found = sys.modules.get(module)  # a shipped task's module has another name
+    recipe = vars(found) if hasattr(found, "PRESET") else presets.recipe_beside(found)
+    return Task(module, suite, preset or recipe.get("PRESET", {}), recipe.get("START", WarmStartConfig()))
 
 
 def _class(place: str, name: str) -> type:
