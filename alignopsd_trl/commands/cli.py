@@ -62,11 +62,12 @@ def train(argv: list[str]) -> None:
     if not argv or argv[0].startswith("-"):
         _refuse(f"train needs the name of a recipe first: {recipes}")
     # A recipe's own command line ends with a message, not a traceback.
-    sys.argv = [f"alignopsd train {argv[0]}", *argv[1:]]
-    if script := _found("launch.presets:script_of")(argv[0]):
+    name = _found("launch.presets:shipped_name")(argv[0])
+    sys.argv = [f"alignopsd train {name}", *argv[1:]]
+    if script := _found("launch.presets:script_of")(name):
         runpy.run_module(script, run_name="__main__")
     else:
-        _found("launch.recipe:main")(argv[0])
+        _found("launch.recipe:main")(name)
 
 
 def study(argv: list[str]) -> int:

@@ -146,11 +146,12 @@ def boxed(text: str) -> str:
 
 
 def answer_in(response: str) -> str:
-    r"""Returns the answer of a response behind its thoughts: its last ``Answer: ...``, else its last ``\boxed{}``. Empty
-    without one."""
-    said = response.rpartition("</think>")[2]
-    lines = _LINE.findall(said)
-    return boxed(lines[-1]) or lines[-1].strip() if lines else boxed(said)
+    r"""Returns the answer of a response behind its thoughts: its last ``Answer: ...``, else its last ``\boxed{}``, else
+    a short response itself. Empty without one."""
+    said = response.rpartition("</think>")[2].strip()
+    if lines := _LINE.findall(said):
+        return boxed(lines[-1]) or lines[-1].strip()
+    return boxed(said) or (said if len(said) <= LONGEST and "\n" not in said else "")
 
 
 def needs_math(answers: list[str]) -> bool:

@@ -29,6 +29,8 @@ def config_file(name: str) -> Path:
             do.
     """
     check_model_name(name)
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise ValueError(f"model={name!r} is no folder; correct the path")
     if found := _here(name, "config.json"):
         return found
     reason = "it holds no config.json"

@@ -169,6 +169,13 @@ def preset_names() -> list[str]:
     return sorted({*_RECIPES, *_TINY, *_SCRIPTS})
 
 
+def shipped_name(name: str) -> str:
+    """Returns the name of a shipped recipe that is given by its file, its module or with a point in its size, such as
+    ``webshop_1.5b``; any other name as it is."""
+    plain = name.removeprefix("alignopsd_trl.recipes.").removeprefix("recipes/").removesuffix(".py").replace(".", "_")
+    return plain if plain in preset_names() else name
+
+
 def script_of(name: str) -> str:
     """Returns the module of a shipped recipe with a preset of its own; an empty text for any other name."""
     return f"alignopsd_trl.recipes.{name}" if name in _SCRIPTS else ""

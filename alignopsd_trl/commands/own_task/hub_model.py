@@ -140,7 +140,7 @@ def _choices(sampler: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], int]]
 GUIDE = 'TRL\'s page "LoRA Without Regret"'  # which tells of Schulman et al., 2025  # of Schulman et al., 2025
 ADAPTER = {"lora_r": 16, "learning_rate": 1e-5}
 TWO_CORES: dict[str, Any] = {
-    **{"learning_rate": 2e-4, "updates_per_round": 4, "max_prompt_length": 1024, "max_completion_length": 128},
+    **{"learning_rate": 2e-4, "updates_per_round": 4, "max_prompt_length": 1024, "max_completion_length": 48},
     **{"tasks_per_round": 6, "num_generations": 6},
 }
 """Settings of a small model's recipe on two cores, over `SMOLLM2`."""
@@ -154,6 +154,12 @@ WHY = {
     "rectify": "this model changes its logits after the head",
 }
 """What a recipe says behind a setting."""
+ON_TWO_CORES = {
+    **{"ONE_GPU": "SMOLLM2", "ROUNDS = 48": "ROUNDS = 10"},
+    "use_peft=True, until_read=0.95": "batch_size=8, learning_rate=2e-4, minutes=6, until_read=0.95",
+    '"End with a line of the form\\nAnswer: the answer alone"': '"Reply with the answer alone."',
+}
+"""What is written there in place of the templates' texts; such a model does not reason before it answers."""
 WIDTH = 120
 OF_RESPONSES: dict[Thinking, str] = {
     "no": "of one turn; by its chat template this model does not think",
@@ -171,7 +177,7 @@ def recipe_changes(name: str, gpu_gib: float | None, turns: int = TURNS) -> tupl
     size = f"{parameters / 1e9:.1f} billion" if parameters >= 5e8 else f"{parameters / 1e6:.0f} million"
     changes, told = {'"MODEL_ID"': literal(name), "MODEL_NAME": name}, f"{name} ({size} parameters, {thought})"
     if gpu_gib is None and model.small and not torch.cuda.is_available():
-        changes |= {"ONE_GPU": "SMOLLM2", "ROUNDS = 48": "ROUNDS = 10"}
+        changes |= ON_TWO_CORES
         why = {"learning_rate": "as in recipes/sums_smollm.py", "max_completion_length": "of one turn"}
         settings, machine = TWO_CORES, "two cores"
     else:
