@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TRIED = 4  # tasks that are opened
 SIBLINGS = 4
+SECONDS = 10.0  # after which no further task is opened
 Row = Mapping[str, Any]
 FAILED_RESET = "failed reset"
 FATAL = ("siblings", "reset", "random numbers")
@@ -83,12 +84,14 @@ def trained_on(tasks: int, held_out: int | None) -> int:
 def starts(factory: Callable[[], Any], rows: Sequence[Row], time_limit: float) -> Iterator[Finding]:
     """Resets siblings of some tasks, and again after a step; yields findings if they fail or differ."""
     with closing(open_batch(factory, SIBLINGS, time_limit, here=True)) as batch:
-        seed = torch.initial_seed()
+        seed, end = torch.initial_seed(), time.monotonic() + SECONDS
         for row in rows[:TRIED]:
             found = list(_siblings(batch, row))
             yield from found
             if found:
                 return
+            if time.monotonic() > end:
+                break
         if torch.initial_seed() != seed:
             yield Finding(
                 "random numbers",

@@ -14,11 +14,13 @@ import pytest
 from fakes.own_task import fails
 
 from alignopsd_trl.commands.cli import main
+from alignopsd_trl.common.literals import literal
 
 
 class SinglePlayerState:
     def __init__(self, turns: int | None, *kinds: str):
-        self.max_turns, self.observations = turns, {0: [(-1, "shown", kind) for kind in kinds]}
+        self.max_turns = turns
+        self.observations = {0: [(-1, "Say [up] or [down], or [3 4].", kind) for kind in kinds]}
 
 
 class _Game:
@@ -65,10 +67,11 @@ def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--textarena", "Hidden-v0-train", "--model", "tiny"])
     text = Path("mine/mine.py").read_text()
-    assert 'GAME = "Hidden-v0"' in text and "history_length = 10\n    max_turns = 11" in text and "class Mine(" in text
+    assert 'GAME = "Hidden-v0"' in text and 'FORM = "[up] or [down]"' in text and "history_length = 10\n    max_turns = 11" in text and "class Mine(" in text
     main(["new", "boards", "--textarena", "Board-v0", "--model", "tiny"])
     assert "history_length = 2\n    max_turns = 50" in Path("boards/boards.py").read_text()
     assert "episodes=256" in Path("boards/train.py").read_text()
+    assert 'skill_bank="boards_skills:hint"' in Path("boards/boards.py").read_text()
     assert not list(Path("boards").rglob("GuessTheNumber")), "games with a player of their own are not this one's"
 
 
@@ -113,7 +116,11 @@ def test_the_games_that_can_be_played_are_listed(
     monkeypatch.setattr("alignopsd_trl.commands.own_task.worlds.SECONDS", 0.2)
     main(["new", "--textarena", "list"])
     said = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in said] == ["id", "Hidden-v0", "Board-v0", "9"]
+    played = [line for line in said if not line.startswith("can't be played here")]
+    assert [line.split()[:3] for line in played] == [["Hidden-v0", "turns:", "9"], ["Board-v0", "turns:", "no"]]
+    left = "\n".join(line for line in said if line not in played)
+    for name, reason in {"Bandit-v0": "regret", "Chess-v0": "several players", "Wordle-v0": "a download"}.items():
+        assert any(name in line and reason in line for line in left.splitlines()), name
 
 
 def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +144,7 @@ def test_few_tasks_of_scienceworld_are_all_trained_on(
         get_task_names=lambda: ["boil"],
         load=lambda *given, **options: None,
         get_gold_action_sequence=lambda: ["wait"] * 20,
+        get_possible_actions=lambda: ["go OBJ", "move OBJ to OBJ", "reset task"],
         get_variations_train=lambda: range(tasks),
         get_variations_test=lambda: range(200, 209),
         close=lambda: None,
@@ -150,6 +158,7 @@ def test_few_tasks_of_scienceworld_are_all_trained_on(
     main(["new", "mine", "--scienceworld", "boil"])
     text = Path("mine/mine.py").read_text()
     assert f'"train": range(0, {tasks}), "test": range(200, 209)' in text and "max_turns = 40" in text
+    assert 'FORM = "go to X | move X to X"' in text, "the verbs stand in the prompt"
     recipe = Path("mine/train.py").read_text()
     assert ('"held_out": 16' in recipe) is held and f'"tasks_per_round": {at_once},' in recipe
 
@@ -181,12 +190,49 @@ def test_a_gymnasium_of_numbers_is_written_and_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["new", "lake", "--gymnasium", "FrozenLake-v1", "--model", "tiny"])
+    fails(["new", "lake", "--gymnasium", "FrozenLake-v1"], "bare numbers", "--seen MODULE:FUNCTION", capsys=capsys)
+    fails(["new", "taxi", "--gymnasium", "Taxi-v3"], "deprecated", "Taxi-v4", capsys=capsys)
+    main(["new", "lake", "--gymnasium", "FrozenLake-v1", "--seen", "drawn", "--model", "tiny"])
     text = Path("lake/lake.py").read_text()
-    assert 'ID = "FrozenLake-v1"' in text and 'ACTIONS = ("0", "1", "2", "3")' in text
+    assert 'ID = "FrozenLake-v1"' in text and 'ACTIONS = ("move left", "move down", "move right", "move up")' in text
+    assert "GOAL = 1.0" in text and "THRESHOLD = None" in text and "max_turns = 100" in text and "DRAWN = True" in text
+    path = Path("lake/lake.py")
+    path.write_text(text.replace("OPTIONS = {}", 'OPTIONS = {"is_slippery": False}').replace("(0, 1024)", "(0, 32)"))
     monkeypatch.chdir("lake")
     main(["demonstrate", "lake", "--episodes", "4"])
-    assert "<action>" in Path("demonstrations.jsonl").read_text()
+    rows = [json.loads(line) for line in Path("demonstrations.jsonl").read_text().splitlines()]
+    assert {row["won"] for row in rows if row["skilled"]} == {True}, "the text is a way to win"
+    shown = [row["prompt"][-1]["content"] for row in rows if row["skilled"]]
+    assert "The way: move" in shown[0] and "[S]FFF" in shown[0] and "<action>action</action>" in shown[0]
+    assert not any("The way" in row["prompt"][-1]["content"] for row in rows if not row["skilled"])
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "won"),
+    [("Taxi-v4", 200, ("GOAL = 20.0", "THRESHOLD = None")), ("CartPole-v1", 500, ("GOAL = None", "THRESHOLD = 475.0"))],
+)
+def test_an_episode_is_won_by_the_worlds_own_success(
+    name: str, least: int, won: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "mine", "--gymnasium", name, "--seen", "words:shown", "--model", "tiny"])
+    text = Path("mine/mine.py").read_text()
+    assert all(one in text for one in won) and f"max_turns = {least}" in text
+    assert "pickup passenger" in text or "push cart to the left" in text, "actions have names"
+
+
+def test_a_list_says_what_each_environment_needs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gymnasium
+
+    known = {name: gymnasium.registry[name] for name in ("Taxi-v4", "CartPole-v1", "Pendulum-v1")}
+    monkeypatch.setattr(gymnasium, "registry", known)
+    main(["new", "--gymnasium", "list"])
+    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "turns: 200" in said["Taxi-v4"] and "--seen drawn" in said["Taxi-v4"]
+    assert said["CartPole-v1"].endswith("--seen MODULE:FUNCTION")
+    assert said["Pendulum-v1"].endswith("--played MODULE:FUNCTION")
 
 
 def test_pictures_want_a_function(
@@ -222,10 +268,8 @@ def test_what_a_user_gives_is_written_as_it_is(tmp_path: Path, monkeypatch: pyte
         "import gymnasium\n\n\nclass Four(gymnasium.Env):\n    observation_space = gymnasium.spaces.Discrete(4)\n"
         "    action_space = gymnasium.spaces.Discrete(2)\n\n\ngymnasium.register('Four-v0', Four)\n"
     )
-    main(["new", "my_world", "--gymnasium", f"{odd}:Four-v0", "--model", "tiny"])
-    assert runpy.run_path("my_world/my_world.py")["ID"] == f"{odd}:Four-v0"
-    bank = json.loads(Path("my_world/my_world_skills.json").read_text())
-    assert (bank["environment"], bank["task_types"][0]["label"]) == ("my_world", f"{odd}:Four-v0")
+    main(["new", "my_world", "--gymnasium", f"{odd}:Four-v0", "--seen", "words:shown", "--model", "tiny"])
+    assert f"ID = {literal(odd + ':Four-v0')}" in Path("my_world/my_world.py").read_text()
 
 
 def test_a_number_of_textworld_is_one(

@@ -221,7 +221,7 @@ def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> An
     episode = Episode(Trajectory({"task_id": "t"}, "t", "0"))
     for number, reward in enumerate(rewards):
         done = number + 1 == len(rewards)
-        episode.advance(Turn(number, "", [], []), Step("", reward=reward, done=done, won=won), len(rewards))
+        episode.advance(Turn(number, "", [], [], action_valid=True), Step("", reward=reward, done=done, won=won), len(rewards))
     episode.end(Ending(reward=finish))
     return episode
 
@@ -294,7 +294,7 @@ def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.Monke
     monkeypatch.setattr(contest, "SECONDS", 0.0)
     played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
     (said,) = contest.findings(played)
-    assert len(played[contest.PLAYER]) == 16 and "can't be told" in said.text and "--episodes 64" in said.text
+    assert len(played[contest.PLAYER]) == 2 and "can't be told" in said.text and "--episodes 8" in said.text
 
 
 def test_a_player_that_never_wins_is_wrong() -> None:

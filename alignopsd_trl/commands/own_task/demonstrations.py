@@ -17,8 +17,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.commands.own_task.check.contest import unlearnable
 from alignopsd_trl.commands.own_task.options import SKILLED_SHARE
-from alignopsd_trl.commands.own_task.playing import Actor, check_room, native_message, play
+from alignopsd_trl.commands.own_task.playing import Actor, Scripted, check_room, native_message, play
 from alignopsd_trl.commands.own_task.task import Task
 from alignopsd_trl.commands.own_task.warm_start.tiny import WordCount, tiny_tokenizer
 from alignopsd_trl.common.files import write_text
@@ -105,6 +106,8 @@ def demonstrate(
         raise ValueError(
             f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(all_played, won_only)}"
         )
+    if isinstance(actor, Scripted) and (wrong := next((one for one in unlearnable(all_played) if one.ruins), None)):
+        raise ValueError(f"task {task.name}: {wrong.text}")
     learnt = [replace(one, privileged=False) for one in kept] if hidden else kept
     shown, too_long = _rows(task, learnt, tokenizer, limit)
     shown = [{**row, "own": True} for row in shown] if hidden else shown

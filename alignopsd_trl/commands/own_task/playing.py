@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
+import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +36,8 @@ from alignopsd_trl.rollout.renderer import Shown, messages_of
 from alignopsd_trl.turns import Trajectory, Turn
 
 SLOTS, SECONDS = 16, 60.0  # episodes played at once; most of one call of the environment
+CUT = "ended by the time limit of the whole play"
+"""The message of such an episode, of which nobody knows how it would have ended."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def play(
     skills: SkillSource = no_skills,
     skilled_share: float = 0.5,
     time_limit: float = SECONDS,
+    seconds: float = math.inf,
 ) -> list[Episode]:
     """Plays one episode per row, `SLOTS` at once, or as many as the environment allows.
 
@@ -73,6 +78,7 @@ def play(
         skills: gives the skill of a task.
         skilled_share: share of the episodes, evenly spread, in which the player reads the skill
             (`Trajectory.privileged`). `Turn.shown` of each turn holds its whole view.
+        seconds: of play as a whole, after which episodes end with the message `CUT`.
     """
     if not 0 <= skilled_share <= 1:
         raise ValueError(f"skilled_share={skilled_share} must be from 0 to 1")
@@ -84,7 +90,7 @@ def play(
         episodes.append(Episode(trajectory))
     with closing(open_batch(factory, max(1, min(SLOTS, len(rows))), time_limit, here=True)) as batch:
         with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
-            Acting(batch, actor, skills=skills, progress=progress).run(episodes)
+            Acting(batch, actor, skills=skills, progress=progress, end=time.monotonic() + seconds).run(episodes)
     return episodes
 
 
@@ -99,6 +105,7 @@ class Acting(Loop):
     """Plays episodes with an actor, which answers all that live at once."""
 
     actor: Actor
+    end: float = math.inf
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,6 +116,10 @@ class Acting(Loop):
         return await result_of(self._asked.submit(episode.slot, episode))
 
     def _turns(self, slots: Sequence[int], episodes: Sequence[Episode]) -> list[Turn]:
+        if time.monotonic() > self.end:
+            self._limit = 1
+            for one in episodes:
+                one.trajectory.message = CUT
         views = [one.view(self.environments.history_length) for one in episodes]
         found = [self.environments.environment(slot) for slot in slots]
         own = [getattr(one, "environment", None) or one for one in found]  # of an adapted class: the user's own object

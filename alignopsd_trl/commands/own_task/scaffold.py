@@ -31,7 +31,7 @@ WORLDS = ("textarena", "textworld", "scienceworld", "gymnasium", "reasoning_gym"
 """Kinds of templates that play a world of somebody else's; each is the name of an option and of a package."""
 
 ROOMY = {
-    '"max_prompt_length": 512': '"max_prompt_length": 1024',
+    '"max_prompt_length": 512': '"max_prompt_length": 1024,\n    "skill_tokens": 256',
     '"max_completion_length": 64': '"max_completion_length": 96',
     '"panel_limit": 40,': f'"panel_limit": 40,{HELD_OUT}',
     "minutes=6": "minutes=20",

@@ -1,14 +1,19 @@
-"""Compares the scripted player with random play on the same tasks, until the difference in reward is known."""
+"""Compares the scripted player with random play on the same tasks, until the difference in reward is known, and with
+itself without the text that the teacher reads. What can't be learnt from such play is refused here (`unlearnable`)."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.checks.tasks import Finding, look
+from alignopsd_trl.commands.own_task.check import outcomes
+from alignopsd_trl.commands.own_task.playing import CUT
 from alignopsd_trl.common.statistics import LEAST_CLUSTERS, Interval, for_several, mean
 from alignopsd_trl.rollout.episode import Episode
+from alignopsd_trl.turns import Trajectory
 
 RANDOM, PLAYER = "random play", "scripted player"
 Played = Mapping[str, Sequence[Episode]]
@@ -16,6 +21,10 @@ Played = Mapping[str, Sequence[Episode]]
 MOST = 512  # tasks at most, unless the first comparison has more
 LOOKS = 6  # comparisons: after 16 tasks, 32, ..., `MOST`; the interval holds for all comparisons at once
 SECONDS = 20.0  # limit of play; no part begins that would end later
+LEAST, ENOUGH = 8, 64
+"""Episodes with the text, and as many without it, from which their difference is looked at, and from which one that is
+not known ruins a run."""
+AT_BEST = 0.9  # share of episodes won without the text from which it can hardly bring more
 
 
 def difference(played: Played) -> Interval | None:
@@ -23,7 +32,7 @@ def difference(played: Played) -> Interval | None:
     `None` if there is no pair of episodes or all rewards are equal; the ends are NaN with too few pairs."""
     at_random, by_player = ([one.trajectory for one in played.get(who, ())] for who in (RANDOM, PLAYER))
     both = zip(at_random, by_player, strict=False)
-    pairs = [(one.reward, scripted.reward) for one, scripted in both if not (one.failed or scripted.failed)]
+    pairs = [(one.reward, scripted.reward) for one, scripted in both if _whole(one) and _whole(scripted)]
     if len({reward for pair in pairs for reward in pair}) < 2:
         return None
     more = [scripted - at_random for at_random, scripted in pairs]
@@ -36,43 +45,90 @@ def difference(played: Played) -> Interval | None:
 def play_on(
     play: Callable[[str, Sequence[Any]], list[Episode]], players: Sequence[str], rows: Sequence[Any], first: int
 ) -> dict[str, list[Episode]]:
-    """Lets the players play ``first`` rows, then doubles the rows until the difference is known or time is up. ``play``
-    plays rows as one of the ``players``."""
+    """Lets the players play two rows, which tell how long play takes, then ``first`` rows, or as many as time allows,
+    then doubles the rows until the difference is known or time is up. ``play`` plays rows as one of the ``players``."""
     played: dict[str, list[Episode]] = {who: [] for who in players}
-    begun, count = time.monotonic(), min(first, len(rows))
+    begun, count = time.monotonic(), min(2, first, len(rows))
     while True:
         for who, episodes in played.items():
             episodes += play(who, rows[len(episodes) : count])
         taken = time.monotonic() - begun
-        if _settled(played) or count == len(rows) or 2 * taken > SECONDS:
+        room = int(count * SECONDS / max(taken, 1e-3))  # rows that time allows
+        if count >= first and _settled(played) or count == len(rows) or room < 2 * count:
             return played
-        count = min(2 * count, len(rows))
+        count = min(max(2 * count, min(first, room)), len(rows))
 
 
 def _settled(played: Played) -> bool:
     """Returns whether more episodes are of no use."""
     found = difference(played)
     failed = any(one.trajectory.failed for part in played.values() for one in part)
-    return found is None or failed or found.low > 0 or found.high < 0
+    if failed or next(unlearnable(played.get(PLAYER, ())), Finding("", "")).ruins is False:
+        return failed  # more episodes tell whether the text brings something
+    return found is None or found.low > 0 or found.high < 0
+
+
+def _whole(episode: Trajectory) -> bool:
+    return not episode.failed and episode.message != CUT
+
+
+def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
+    """Yields findings about a player's episodes from which a policy can't learn: its moves are refused throughout, it
+    never wins (or, if wins are unknown, never gets a reward above 0), its prompts hold nothing to decide by, or the
+    text that the teacher reads brings it nothing."""
+    yield from outcomes.unreadable(episodes)
+    whole = [one.trajectory for one in episodes if _whole(one.trajectory)]
+    if outcomes.refused_throughout(episodes):
+        turn = episodes[0].trajectory.turns[0]
+        yield Finding(
+            "player",
+            f"nearly all moves of the player are refused, such as {turn.action!r:.60}, answered by "
+            f"{turn.observation!r:.80}: such play shows nothing; let it move by the world's rules",
+        )
+    elif whole and not any(map(_won, whole)):
+        yield Finding(
+            "player",
+            f"the scripted player won none of {len(whole)} episodes: there is nothing to demonstrate, and what good "
+            "play earns can't be checked; mend the player, or Step.won if it is never true",
+        )
+    else:
+        yield from _text_brings_nothing(whole)
+
+
+def _won(episode: Trajectory) -> bool:
+    return bool(episode.won or (episode.won is None and episode.reward > 0))
+
+
+def _text_brings_nothing(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
+    """Yields a finding if the player is not known to earn more with the text that the teacher reads than without it."""
+    read = [one for one in episodes if one.privileged and one.skill_text]
+    bare = [one for one in episodes if not one.privileged and one.skill_text]
+    if min(len(read), len(bare)) < LEAST or sum(map(_won, bare)) >= AT_BEST * len(bare):
+        return
+    with_it, without = (mean([one.reward for one in part]) for part in (read, bare))
+    if with_it.value - without.value > math.hypot(with_it.half, without.half):
+        return
+    yield Finding(
+        "skill",
+        f"the player earns {with_it.value:.3g} with the text that the teacher reads and {without.value:.3g} without it "
+        f"({len(read)} and {len(bare)} episodes): a text that brings nothing teaches nothing; write what is true of "
+        "the row and helps, let the player use it, or demonstrate with --skilled_share 0 and train with --method grpo",
+        ruins=min(len(read), len(bare)) >= ENOUGH,
+    )
 
 
 def findings(played: Played) -> Iterator[Finding]:
-    """Yields a finding if the player never wins (or, if wins are unknown, never gets a reward above 0), or is not known
-    to earn more than random play."""
-    scripted = [one.trajectory for one in played.get(PLAYER, ()) if not one.trajectory.failed]
-    if scripted and not any(one.won or (one.won is None and one.reward > 0) for one in scripted):
-        yield Finding(
-            "player",
-            f"the scripted player won none of {len(scripted)} episodes: there is nothing to demonstrate, and what good "
-            "play earns can't be checked; mend the player, or Step.won if it is never true",
-        )
+    """Yields findings about what can't be learnt from the player, and one if it is not known to earn more than random
+    play."""
+    by_player = played.get(PLAYER, ())
+    yield from unlearnable(by_player)
     found = difference(played)
     if found is None or found.low > 0:
         return
     below = "is below" if found.high < 0 else "can't be told from"
     yield look(
         "player",
-        f"its reward {below} random play's (difference {found:+.3g} on {len(scripted)} tasks): where good play earns "
+        f"its reward {below} random play's (difference {found:+.3g} on {len(by_player)} tasks): where good play earns "
         "no more there is nothing to learn; mend the player or reward what it does better, or see more with --episodes "
-        f"{4 * len(scripted)}",
+        f"{4 * len(by_player)}",
     )

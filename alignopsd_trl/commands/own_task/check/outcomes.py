@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.checks.tasks import Finding, look
+from alignopsd_trl.commands.own_task.playing import CUT
 from alignopsd_trl.commands.own_task.task import Task
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.rollout.episode import Episode
@@ -17,6 +19,9 @@ OVERDUE = "no answer within"  # start of the message of a call that exceeds the 
 SLOW = 1.0  # mean seconds of a turn's steps above which they are slow
 LARGE = 100.0
 """A reward above this, or above this many times the median reward, is too large."""
+_NUMBERS = re.compile(r"[\s\d.,;:eE+()\[\]-]*\d[\s\d.,;:eE+()\[\]-]*")
+_TOLD = re.compile(r"number|digit|value|sum|add|plus|minus|count|total|place|state|position|code|score|card", re.IGNORECASE)
+"""Words of a task's text that say what a bare number is."""
 SHOWN = 8  # rewards of an episode that are printed
 FEWEST, NEARLY_ALL = 4, 0.9
 """Episodes, and their share, needed to tell a rule of rewards from chance."""
@@ -46,6 +51,8 @@ def rewards(episodes: Sequence[Episode]) -> Iterator[Finding]:
             "good play changes, or tasks that are sometimes solved",
         )
     yield from _proportion(episodes)
+    if late := sum(one.trajectory.message == CUT for one in episodes):
+        yield look("time", f"{late} of {len(episodes)} episodes were still played when the time of the check was over")
     won, lost = ([one.reward for one in whole if one.won is kind] for kind in (True, False))
     if won and lost and not same and statistics.mean(won) <= statistics.mean(lost):
         yield Finding(
@@ -58,7 +65,8 @@ def rewards(episodes: Sequence[Episode]) -> Iterator[Finding]:
 
 
 def _whole(episodes: Sequence[Episode]) -> list[Trajectory]:
-    return [one.trajectory for one in episodes if not one.trajectory.failed]
+    """Returns the trajectories that ended by themselves or by the turn limit."""
+    return [one.trajectory for one in episodes if not one.trajectory.failed and one.trajectory.message != CUT]
 
 
 def victories(at_random: Sequence[Episode]) -> Iterator[Finding]:
@@ -177,6 +185,19 @@ def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
         if stuck:
             text = f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
             yield Finding("action", text)
+
+
+def unreadable(episodes: Sequence[Episode]) -> Iterator[Finding]:
+    """Yields a finding if prompts show bare numbers and no word that says what they are."""
+    firsts = [turn for one in episodes for turn in one.trajectory.turns[:1]]
+    views = [turn.shown.view for turn in firsts if turn.shown is not None]
+    bare = [one for one in views if _NUMBERS.fullmatch(one.observation) and not _TOLD.search(one.task_text)]
+    if bare and len(bare) == len(views):
+        yield Finding(
+            "prompt",
+            f"a prompt shows {bare[0].observation!r:.60} and {bare[0].task_text!r:.60}, which hold nothing to decide by; "
+            "say in the observation what the numbers are (of Gymnasium: the function seen, or --seen of alignopsd new)",
+        )
 
 
 def refused_throughout(episodes: Sequence[Episode]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -16,8 +17,7 @@ from alignopsd_trl.commands.own_task.task import Task
 from alignopsd_trl.environments.alike import difference
 from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.rollout.episode import SkillSource, skill_of
-from alignopsd_trl.turns import Trajectory
+from alignopsd_trl.rollout.episode import Episode, SkillSource, skill_of
 
 REPEATED = 3  # episodes whose actions siblings play again
 UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
@@ -28,9 +28,11 @@ Opened = list[tuple[Row, Opening | Failure]]
 
 def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
     """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
-    wanted, end, opened = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS, list[Any]()
+    wanted = 1 if getattr(task.suite.factory, "most_alive", None) else max(1, min(SLOTS, len(rows)))
+    opened = list[Any]()
     with closing(open_batch(task.suite.factory, wanted, time_limit, here=True)) as batch:
-        while len(opened) < len(rows) and time.monotonic() < end:  # the first alone: it may take long
+        end = time.monotonic() + SECONDS
+        while len(opened) < len(rows) and (not opened or time.monotonic() < end):  # the first alone: it may take long
             part = rows[len(opened) : len(opened) + min(batch.slots, len(opened) + 1)]
             opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)
     return opened
@@ -121,14 +123,16 @@ def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
     return "", False
 
 
-def repeats(task: Task, played: Sequence[Trajectory], time_limit: float) -> Iterator[Finding]:
+def repeats(task: Task, episodes: Sequence[Episode], time_limit: float) -> Iterator[Finding]:
     """Lets siblings play the actions of some episodes again; yields a finding if anything differs."""
+    played, waited = [one.trajectory for one in episodes], [seconds for one in episodes for seconds in one.waited]
     first = {one.row["task_id"]: one for one in reversed(played) if one.turns}
     some = [*first.values()][-REPEATED:]
-    if not some:
+    if not some or not waited:
         return
+    most = max(2, int(SECONDS / REPEATED / max(statistics.mean(waited), 1e-3)))  # slow steps: the first turns alone
     with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
-        scripts = [(seeded(batch, one.row), [turn.action for turn in one.turns]) for one in some]
+        scripts = [(seeded(batch, one.row), [turn.action for turn in one.turns[:most]]) for one in some]
     found = difference(task.suite.factory, scripts, time_limit, lambda row: row["task_id"])
     if found is not None:
         yield Finding(found.about, found.text)

@@ -106,7 +106,8 @@ def check_task(
     def part(who: str, some: Sequence[Any]) -> list[Episode]:
         stage(who)
         try:
-            return play(task.suite.factory, some, actors[who], skills=skills, time_limit=time_limit)
+            seconds = contest.SECONDS / len(actors)
+            return play(task.suite.factory, some, actors[who], skills=skills, time_limit=time_limit, seconds=seconds)
         except PlayerError as error:
             report.findings.append(Finding("player", str(error)))
         return []
@@ -169,7 +170,7 @@ def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time
         *outcomes.actions(played),
     ]
     if not any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings):
-        report.findings += starting.repeats(task, [one.trajectory for one in episodes], time_limit)
+        report.findings += starting.repeats(task, episodes, time_limit)
 
 
 def _skills(

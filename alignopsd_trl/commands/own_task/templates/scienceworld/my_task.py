@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from threading import Lock
 
@@ -73,15 +74,23 @@ def way(variation):
     file = WAYS / f"{variation}.json"
     with FINDING:
         if not file.is_file():
-            world = scienceworld.ScienceWorldEnv("")
-            world.load(TASK, variation, EASIER, generateGoldPath=True)
-            found = world.get_gold_action_sequence()
-            world.close()
-            WAYS.mkdir(exist_ok=True)
-            partial = file.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps(list(found)), encoding="utf-8")
-            os.replace(partial, file)  # another process may want the same way
+            find(variation)
         return json.loads(file.read_text(encoding="utf-8"))
+
+
+def find(variation):
+    """Finds a way, and as many others as five seconds allow, since Java takes seconds to start."""
+    WAYS.mkdir(exist_ok=True)
+    others = (one for split in SPLITS.values() for one in split if not (WAYS / f"{one}.json").is_file())
+    world, end = scienceworld.ScienceWorldEnv(""), time.monotonic() + 5
+    for one in (variation, *others):
+        world.load(TASK, one, EASIER, generateGoldPath=True)
+        partial = WAYS / f"{one}.{os.getpid()}"
+        partial.write_text(json.dumps(list(world.get_gold_action_sequence())), encoding="utf-8")
+        os.replace(partial, WAYS / f"{one}.json")  # another process may want the same way
+        if time.monotonic() > end:
+            break
+    world.close()
 
 
 def rows(split):
