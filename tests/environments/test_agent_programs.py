@@ -73,7 +73,7 @@ def left(mark: str) -> list[int]:
 
 
 def test_a_program_mends_a_file_and_the_tests_reward_it(way: str) -> None:
-    code = 'Path("calc.py").write_text(ask(sys.argv[1] + " You are in " + os.getcwd() + ", at home in " + str(Path.home())))'
+    code = 'Path("calc.py").write_text(ask(f"{sys.argv[1]} You are in {os.getcwd()}, at home in {Path.home()}"))'
     found = play(code, tests_pass, lambda prompt: FIXED if "Mend calc.py" in prompt else "", exact)
     assert [(one.stop, one.reward, one.won, one.score) for one in found] == [(StopReason.DONE, 1.0, True, 1.0)] * 2
     assert all(info(one)["status"] == 0 and "1 passed" in info(one)["tested"] for one in found)
@@ -82,7 +82,11 @@ def test_a_program_mends_a_file_and_the_tests_reward_it(way: str) -> None:
 
 
 def test_siblings_read_one_path_and_write_it_in_their_own_folder(way: str) -> None:
-    code = 'path = ask("Where? " + os.getcwd()); Path(path).write_text("here"); ask("Done: " + path + str(Path(path).exists()))'
+    code = """
+path = ask("Where? " + os.getcwd())
+Path(path).write_text("here")
+ask(f"Done: {path} {Path(path).exists()}")
+"""
     folders: list[Path] = []
 
     def reward(folder: Path) -> float:
@@ -127,7 +131,8 @@ def away():
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.execvp(sys.executable, [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)", "MARK"])
+            code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)"
+            os.execvp(sys.executable, [sys.executable, "-c", code, "MARK"])
         os._exit(0)
 away(); away()
 ask("Go.")
@@ -180,7 +185,8 @@ def test_two_hundred_requests_at_once_are_turns_up_to_the_limit(way: str) -> Non
 def one(number):
     try:
         body = json.dumps({"messages": [{"role": "user", "content": f"Go {number}."}]}).encode()
-        urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)).read()
+        url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+        urllib.request.urlopen(urllib.request.Request(url, body)).read()
     except urllib.error.HTTPError:
         pass
 ask("Begin.")
