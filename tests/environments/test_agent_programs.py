@@ -173,10 +173,8 @@ def test_output_without_end_is_cut_to_its_own(way: str) -> None:
 @pytest.mark.full
 def test_too_many_processes_end_a_program(way: str) -> None:
     mark = f"mark-{time.monotonic_ns()}"
-    (one,) = play(
-        f'ask("Go.")\nfor _ in range(700): os.fork() or os.execvp("sleep", ["sleep", "99.{mark[-6:]}"])\ntime.sleep(99)',
-        siblings=1,
-    )
+    many = 'for _ in range(700): os.fork() or os.execvp("sleep", ["sleep", "99.MARK"])'.replace("MARK", mark[-6:])
+    (one,) = play(f'ask("Go.")\n{many}\ntime.sleep(99)', siblings=1)
     assert "processes at once" in info(one)["output"] and not left(f"99.{mark[-6:]}")
 
 
