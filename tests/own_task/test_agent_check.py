@@ -92,4 +92,4 @@ def test_a_program_has_one_path_and_its_own_time() -> None:
     told, found = looked(
         Program([sys.executable, "-c", CALLER], reward=lambda folder: 1.0, time_limit=40.0), format="text"
     )
-    assert "1 requests to train on" in told and "s of 100, with" in told and not found, (told, found)
+    assert "1 requests to train on" in told and "s of 40, with" in told and not found, (told, found)

@@ -29,7 +29,7 @@ def look_at(task: Task, row: Row, actor: Actor, time_limit: float, renderer: Ren
     if not (played := [one for one in played if one.turns]):
         return "", []  # other findings say why
     lines = [one.turns[0].shown.view.context for one in played]
-    asks, limit = lines[0].turns, max(time_limit, factory.longest)
+    asks, limit = lines[0].turns, getattr(factory.options["agent"], "time_limit", time_limit)
     begins = asks[0].at - lines[0].begun
     findings = [*_late(begins, limit), *_bare(asks), *_siblings(lines), *_breaks(asks)]
     asides = sum(len(turn.info.get("not_trained", ())) for turn in played[0].turns)
