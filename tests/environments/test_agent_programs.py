@@ -72,17 +72,31 @@ def left(mark: str) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def test_a_program_mends_a_file_and_the_tests_reward_it(way: str) -> None:
-    code = 'Path("calc.py").write_text(ask(sys.argv[1] + " You are in " + os.getcwd() + ", at home in " + str(Path.home())))'
-    found = play(code, tests_pass, lambda prompt: FIXED if "Mend calc.py" in prompt else "", exact)
+def test_a_program_mends_a_file_and_a_command_rewards_it(way: str) -> None:
+    code = 'Path("calc.py").write_text(ask(f"{sys.argv[1]} You are in {os.getcwd()}, at home in {Path.home()}"))'
+    reward = ["grep", "{wanted}", "calc.py"]
+    rows = [{**ROWS[0], "wanted": "a + b"}]
+    found = play(code, reward, lambda prompt: FIXED if "Mend calc.py" in prompt else "", exact, rows=rows)
     assert [(one.stop, one.reward, one.won, one.score) for one in found] == [(StopReason.DONE, 1.0, True, 1.0)] * 2
-    assert all(info(one)["status"] == 0 and "1 passed" in info(one)["tested"] for one in found)
-    wrong = play(code, tests_pass, lambda prompt: "def add(a, b): pass")
+    assert all(info(one)["status"] == 0 and info(one)["tested"] == "    return a + b\n" for one in found)
+    wrong = play(code, reward, lambda prompt: "def add(a, b): pass", rows=rows)
     assert [(one.reward, one.won, one.failed) for one in wrong] == [(0.0, False, False)] * 2
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("fixed", [True, False])
+def test_the_tests_of_a_folder_reward_it(way: str, fixed: bool) -> None:
+    (one,) = play(f'ask("Go."); {fixed} and Path("calc.py").write_text({FIXED!r})', tests_pass, siblings=1)
+    assert (one.reward, one.won, one.failed) == (float(fixed), fixed, False), one.message
+    assert f"1 {'passed' if fixed else 'failed'}" in info(one)["tested"]
+
+
 def test_siblings_read_one_path_and_write_it_in_their_own_folder(way: str) -> None:
-    code = 'path = ask("Where? " + os.getcwd()); Path(path).write_text("here"); ask("Done: " + path + str(Path(path).exists()))'
+    code = """
+path = ask("Where? " + os.getcwd())
+Path(path).write_text("here")
+ask(f"Done: {path} {Path(path).exists()}")
+"""
     folders: list[Path] = []
 
     def reward(folder: Path) -> float:
@@ -127,7 +141,8 @@ def away():
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.execvp(sys.executable, [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)", "MARK"])
+            code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)"
+            os.execvp(sys.executable, [sys.executable, "-c", code, "MARK"])
         os._exit(0)
 away(); away()
 ask("Go.")
@@ -135,7 +150,12 @@ ask("Go.")
 
 
 @pytest.mark.parametrize(
-    "end", ["", "time.sleep(99)", "ask('More.'); ask('And more.')"], ids=["ends", "hangs", "too many turns"]
+    "end",
+    [
+        pytest.param("", id="ends"),
+        pytest.param("time.sleep(99)", id="hangs", marks=pytest.mark.full),
+        pytest.param("ask('More.'); ask('And more.')", id="too many turns"),
+    ],
 )
 def test_no_process_outlives_its_episode(way: str, end: str) -> None:
     mark = f"mark-{time.monotonic_ns()}"
@@ -143,6 +163,23 @@ def test_no_process_outlives_its_episode(way: str, end: str) -> None:
     found = play(HOSTILE.replace("MARK", mark) + end, **limits)
     assert [(one.reward, one.failed) for one in found] == [(1.0, False)] * 2, found[0].message
     assert not left(mark)
+
+
+def test_a_program_that_kills_its_parent_leaves_nothing(way: str) -> None:
+    mark = f"mark-{time.monotonic_ns()}"
+    found = play(HOSTILE.replace("MARK", mark) + "os.kill(os.getppid(), 9); time.sleep(1)", siblings=1)
+    assert found[0].failed == (way == "together") and not left(mark), found[0].message
+
+
+@pytest.mark.full
+def test_a_program_has_its_own_time_to_start_and_may_close_its_output(way: str) -> None:
+    code = 'time.sleep(1.5); os.closerange(0, 3); ask("Go."); time.sleep(0.5)'
+    environment = AgentEnvironment(program(code), format="text")
+    began = psutil.Process().cpu_times()
+    found = played(environment, ROWS, limit=1.0)
+    spent = psutil.Process().cpu_times()
+    assert [(one.reward, one.failed) for one in found] == [(1.0, False)] * 2, found[0].message
+    assert spent.children_user - began.children_user < 2.0
 
 
 def test_a_program_ends_with_an_environment_that_is_closed(way: str) -> None:
@@ -168,19 +205,19 @@ def test_output_without_end_is_cut_to_its_own(way: str) -> None:
 @pytest.mark.full
 def test_too_many_processes_end_a_program(way: str) -> None:
     mark = f"mark-{time.monotonic_ns()}"
-    (one,) = play(
-        f'ask("Go.")\nfor _ in range(700): os.fork() or os.execvp("sleep", ["sleep", "99.{mark[-6:]}"])\ntime.sleep(99)',
-        siblings=1,
-    )
+    many = 'for _ in range(700): os.fork() or os.execvp("sleep", ["sleep", "99.MARK"])'.replace("MARK", mark[-6:])
+    (one,) = play(f'ask("Go.")\n{many}\ntime.sleep(99)', siblings=1)
     assert "processes at once" in info(one)["output"] and not left(f"99.{mark[-6:]}")
 
 
+@pytest.mark.full
 def test_two_hundred_requests_at_once_are_turns_up_to_the_limit(way: str) -> None:
     code = """
 def one(number):
     try:
         body = json.dumps({"messages": [{"role": "user", "content": f"Go {number}."}]}).encode()
-        urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)).read()
+        url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+        urllib.request.urlopen(urllib.request.Request(url, body)).read()
     except urllib.error.HTTPError:
         pass
 ask("Begin.")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes.agent_play import GUESS, START, by_openai, exact, guessed, number_of, played
 from fakes.sweeps import mostly_full
+from fakes.tool_classes import as_tool_calls
 
 from alignopsd_trl.environments.adapters import AgentEnvironment
 from alignopsd_trl.environments.adapters.agents.responses import messages_of
@@ -185,3 +186,34 @@ def test_what_cannot_be_served_gets_the_apis_error() -> None:
 
     found = played(AgentEnvironment(agent), siblings=1)
     assert found[0].reward == 1.0 and len(found[0].turns) == 1, found[0].message
+
+
+SPACE = {"type": "namespace", "name": "games", "description": "Games.", "tools": [FLAT]}
+
+
+def test_functions_of_namespaces_are_called_by_both_names() -> None:
+    async def agent(row: Row, client: Client) -> float:
+        given: list[Any] = [{"role": "user", "content": "Guess."}]
+        for _ in range(2):
+            asked = {"model": "policy", "input": given, "tools": [SPACE]}
+            made = await client.openai.responses.create(**asked)
+            (call,) = [one.to_dict() for one in made.output]
+            assert (call["namespace"], call["name"]) == ("games", "guess")
+            given += [call, {"type": "function_call_output", "call_id": call["call_id"], "output": "not it"}]
+        return 1.0
+
+    say = lambda prompt: as_tool_calls("", [("games.guess", {"number": 3})])  # noqa: E731
+    (one,) = played(AgentEnvironment(agent), say=say, siblings=1, history="conversation")
+    assert one.reward == 1.0 and one.turns[1].info["follows"] == 0, one.message
+
+
+def test_tools_of_a_host_are_refused_or_left_out() -> None:
+    async def agent(row: Row, client: Client) -> float:
+        asked = {"model": "policy", "input": "Guess.", "tools": [FLAT, {"type": "web_search"}]}
+        await client.openai.responses.create(**asked)
+        return 1.0
+
+    (one,) = played(AgentEnvironment(agent), siblings=1)
+    assert one.failed and 'web_search = "disabled"' in one.message and "sampling='ignore'" in one.message
+    (one,) = played(AgentEnvironment(agent, sampling="ignore"), siblings=1)
+    assert one.reward == 1.0, one.message

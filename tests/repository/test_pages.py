@@ -66,8 +66,10 @@ OF_OTHERS = """
     config_file num_processes machine_rank main_process_ip main_process_port nodes logdir files traceback name
     served-model-name enable-auto-tool-choice tool-call-parser data-parallel-size enable-scale-out max-model-len
     max-num-seqs max-logprobs logprobs-mode weight-transfer-config
+    dangerously-bypass-approvals-and-sandbox dangerously-skip-permissions exit-immediately provider skip-git-repo-check
+    yolo
 """
-"""Flags on the pages that are accelerate's, SLURM's, tensorboard's and vLLM's, or of `alignopsd` itself."""
+"""Flags on the pages that are accelerate's, SLURM's, tensorboard's, vLLM's and coding agents', or `alignopsd`'s own."""
 
 
 def known_flags() -> set[str]:

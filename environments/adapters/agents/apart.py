@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 logger = logging.getLogger(__name__)
 PASSED = ("PATH", "LANG", "TERM")  # variables of this process that a program gets
 ROOT = Path(tempfile.gettempdir(), f"alignopsd-{os.getuid()}")
@@ -109,9 +111,18 @@ class Place:
         told, problem = process.stdout.read(), process.stderr.read().decode(errors="replace")
         process.stdout.close()
         process.stderr.close()
+        if not told:
+            self._end_orphans()
         if process.ended or not told:
-            raise RuntimeError("the episode ended first" if process.ended else f"no program can run: {problem[-400:]}")
+            raise RuntimeError("the episode ended first" if process.ended else f"the launcher died: {problem[-400:]}")
         return Ran(**json.loads(told))
+
+    def _end_orphans(self) -> None:
+        """Kills what a launcher has left that was killed itself, as a program without namespaces can do."""
+        for one in psutil.process_iter(["environ"]):
+            if str(self.home) in (one.info["environ"] or {}).get("HOME", ""):
+                with suppress(psutil.Error):
+                    one.kill()
 
 
 @contextmanager

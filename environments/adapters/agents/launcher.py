@@ -105,11 +105,12 @@ def shown(status: int) -> int:
 
 def watch(child: int, output: int) -> tuple[int | None, bytes]:
     """Returns status and output's end of a program; no status if it has not ended by itself."""
-    end, looked = b"", 0.0
+    end, looked, heard = b"", 0.0, [0, output]
     while True:
-        ready, _, _ = select.select([0, output], [], [], 0.05)
+        ready, _, _ = select.select(heard, [], [], 0.05)
         if output in ready:
-            end = (end + os.read(output, 1 << 16))[-LONGEST:]
+            end = (end + (read := os.read(output, 1 << 16)))[-LONGEST:]
+            heard = heard if read else [0]  # all who could write have closed it
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended or (0 in ready and not os.read(0, 1)):
             return shown(status) if ended else None, end

@@ -51,6 +51,7 @@ class RequestLine:
         asides: requests and responses that are not trained, since the last turn.
         end: of the agent, once it has ended.
         over: whether nothing is answered any more.
+        begun: the time of its beginning, by the clock `time.monotonic`.
         moved: paths of the agent with those that the policy reads and writes in their place.
         lost: why a program of the agent says that the policy lost; empty: it does not.
         rewards: of turns, by number.
@@ -65,7 +66,7 @@ class RequestLine:
         self.turns: list[Ask] = []
         self.asides: list[dict[str, Any]] = []
         self.end: End | None = None
-        self.lost, self.over = "", False
+        self.lost, self.over, self.begun = "", False, time.monotonic()
         self.moved: list[tuple[str, str]] = []
         self.rewards: defaultdict[int, float] = defaultdict(float)
         self.stored: dict[str, Any] = {}
@@ -198,7 +199,7 @@ class RequestLine:
 
     def asks_named(self, name: str) -> list[Ask]:
         """Returns the request of a completion's or response's id."""
-        place = name.partition("_" if name.startswith("resp_") else "-")[2].replace("-", "/")
+        place = name.partition("_" if name.startswith(("resp_", "msg_")) else "-")[2].replace("-", "/")
         return next((one.choices for one in self.turns if one.place == place), [])
 
     def put_end(self, end: End) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class Ask:
         single: whether its caller takes one call at most (`parallel_tool_calls`).
         waits: whether the caller is still there.
         answer: gets the choice of the completion.
+        at: when it came, by the clock `time.monotonic`.
         choices: the request's `Ask`s, of which this is one.
         follows, new, place: of `Wishes`, and the messages after the turn that it continues. Set when it is its turn.
         said: the response as a message.
@@ -66,6 +68,7 @@ class Ask:
     place: str = ""
     said: dict[str, Any] = field(default_factory=dict)
     choices: list[Ask] = field(default_factory=list)
+    at: float = field(default_factory=time.monotonic)
 
     def after(self, earlier: Ask) -> list[dict[str, Any]] | None:
         """Returns the messages after those of an earlier request and its response; `None` if it does not go on from

@@ -175,7 +175,7 @@ class ChatRequest(Sampling):
     reasoning_effort: str | None = None
 
 
-class Dialogue(BaseModel):
+class InBlocks(BaseModel):
     role: Literal["system", "user", "assistant"]
     content: str | list[Piece]
 
@@ -183,7 +183,7 @@ class Dialogue(BaseModel):
 class MessagesRequest(Sampling):
     """The body of ``/v1/messages``."""
 
-    messages: Annotated[list[Dialogue], Field(min_length=1)]
+    messages: Annotated[list[InBlocks], Field(min_length=1)]
     max_tokens: Tokens
     system: str | list[SystemText] | None = None
     tools: list[Described] | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.tasks import FAILED_RESET, Finding, look, starts
-from alignopsd_trl.commands.own_task.check import contest, outcomes, starting, wording
+from alignopsd_trl.commands.own_task.check import agent, contest, outcomes, starting, wording
 from alignopsd_trl.commands.own_task.check.contest import PLAYER, RANDOM
 from alignopsd_trl.commands.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.commands.own_task.options import TIME_LIMIT
@@ -38,6 +38,7 @@ class Report:
     success: dict[str, str] = field(default_factory=dict)
     rewards: str = ""
     environment: str = ""
+    agent: str = ""
     prompt: str = ""
     taught: str = ""
     answer: str = ""
@@ -60,6 +61,7 @@ class Report:
             lines += [f"{shown} tokens of max_prompt_length={self.max_prompt_length}: {listed}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
         lines += [f"an environment: {self.environment}"] if self.environment else []
+        lines += [f"the agent: {self.agent}"] if self.agent else []
         lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
 
@@ -132,6 +134,11 @@ def check_task(
         add(wording.uncopied(renderer, scripted))
         add(wording.other_form(scripted))
         _show(renderer, (scripted or begun)[0], report)
+        if agent.is_agent(task):
+            stage("an agent's requests")
+            actor = actors.get(PLAYER) or actors[RANDOM]
+            report.agent, found = agent.look_at(task, shuffled[0], actor, time_limit, renderer)
+            add(found)
     report.findings = list(dict.fromkeys(report.findings))
     return report
 
