@@ -58,21 +58,21 @@ TAUGHT = {
 
 
 @pytest.mark.parametrize(
-    ("lift", "ceiling", "siblings", "expected", "told"),
+    ("lift", "ceiling", "expected", "told"),
     [
-        (WIDE, 0.7, 8, {"method": "grpo"}, "does not clearly lift"),
-        (FEW_TASKS, 0.7, 8, {"method": "grpo"}, "does not clearly lift"),
-        (Interval(-0.2, -0.3, -0.1), 0.7, 8, {"method": "grpo"}, "does not clearly lift"),
-        (CLEAR, 0.33, 8, {"method": "grpo"}, "only to 33%"),
-        (CLEAR, 0.7, 8, TAUGHT, "play: method=grpo, privileged_siblings=4"),
-        (CLEAR, math.inf, 1, TAUGHT, "reward takes it further: method=align_opsd"),
+        (WIDE, 0.7, {"method": "grpo"}, "does not clearly lift"),
+        (FEW_TASKS, 0.7, {"method": "grpo"}, "does not clearly lift"),
+        (Interval(-0.2, -0.3, -0.1), 0.7, {"method": "grpo"}, "does not clearly lift"),
+        (CLEAR, 0.33, {"method": "grpo"}, "only to 33%"),
+        (CLEAR, 0.7, TAUGHT, "alignopsd demonstrate 'my task' --policy tiny_trips"),
+        (CLEAR, math.inf, TAUGHT, "reward takes it further: method=align_opsd"),
     ],
 )
 def test_advice_follows_from_what_is_clear_and_is_a_file_that_train_takes(
-    lift: Interval, ceiling: float, siblings: int, expected: dict, told: str, tmp_path: Path
+    lift: Interval, ceiling: float, expected: dict, told: str, tmp_path: Path
 ) -> None:
-    settings, reason = advise(lift, ceiling, siblings, rounds=12)
-    assert settings == expected and told in reason and ("Cheaper" in reason) is (expected == TAUGHT and siblings > 1)
+    settings, reason = advise(lift, ceiling, 12, ("my task", "tiny_trips"))
+    assert settings == expected and told in reason and ("Cheaper" in reason) is (expected == TAUGHT)
     file = tmp_path / "tuned.yaml"
     file.write_text(yaml_text("webshop_tiny", settings, reason))
     _, args, _ = parse("webshop_tiny", ["--config", str(file), "--output_dir", str(tmp_path)])

@@ -43,14 +43,14 @@ def protocol(rows: pd.DataFrame) -> set[Any]:
 
 
 WORLDS = {
-    "Search-QA hops, 384 episodes": ("searchqa.md#hops", "searchqa_hops"),
-    "ALFWorld pairs, 384 episodes": ("alfworld.md#pairs", "alfworld_pairs"),
+    "Search-QA hops, 384 episodes": ("| hops | 16", "searchqa_hops"),
+    "ALFWorld pairs, 384 episodes": ("| pairs | 16", "alfworld_pairs"),
 }
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_frozen_teachers_row_is_of_one_protocol_with_its_cost(world: str) -> None:
-    link, folder = WORLDS[world]
+    start, folder = WORLDS[world]
     every = pd.read_parquet(RESULTS / "distribution" / "rows.parquet")
     rows = every[(every.environment == world) & every.label.isin(["GRPO", "AlignOPSD + distribution"])]
     untrained = pd.read_parquet(RESULTS / folder / "table1.parquet")
@@ -65,7 +65,7 @@ def test_a_frozen_teachers_row_is_of_one_protocol_with_its_cost(world: str) -> N
         f"{told(taught - grpo)}",
         "{:.0f}, {:.0f} |".format(*seconds),
     ]
-    row = printed("README.md", link)
+    row = printed("docs/credit.md", start)
     assert len(taught) == 16 and all(one in row for one in wanted), (row, wanted)
     code = {name: set(by_seed(rows, name, "code")[list(FRESH)]) for name in set(rows.label)}
     assert len(set.union(*code.values())) == 1, "CPU seconds of different code are not compared"
@@ -160,3 +160,20 @@ def test_the_table_above_the_teacher_is_the_stored_rows() -> None:
         assert f"{end.mean():.1f} ± {half(end):.1f}" in row
         assert label == "GRPO" or told((end - ends["GRPO"]).dropna()) in row
         assert told((end - earlier["Skill-Prompt*"]).dropna()) in row
+
+
+def test_imitation_beside_the_other_lines_is_the_stored_rows() -> None:
+    rows = pd.DataFrame(json.loads((RESULTS / "what_teaches" / "imitation.json").read_text()))
+    ends = rows[(rows.environment == "searchqa_hops") & rows.seed.between(20, 25)]
+    ends = ends.pivot_table(index="seed", columns="line", values="success")
+    others = pd.read_parquet(RESULTS / "what_teaches" / "rows.parquet")
+    others = others[others.environment == "hops, 12 rounds"].pivot_table(
+        index="seed", columns="label", values="success"
+    )
+    for line, start in (("won", "| imitation of won episodes |"), ("won, then GRPO", "| then 12 rounds of GRPO")):
+        row = printed("research/what_teaches.md", start)
+        assert f"{ends[line].mean():.1f} ± {half(ends[line]):.1f}" in row
+        assert all(told((ends[line] - others[other]).dropna()) in row for other in ("GRPO", "Skill-Prompt*"))
+    shown = printed("README.md", "| imitation of what it wins")
+    assert f"{ends['won'].mean():.1f} ± {half(ends['won']):.1f}" in shown
+    assert told((ends["won"] - others["GRPO"]).dropna()) in shown

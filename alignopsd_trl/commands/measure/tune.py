@@ -49,7 +49,7 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     whole = success.get(EVERYTHING) or Success(0, *[Interval(float("nan"))] * 3)
     ceiling = whole.skilled.value if given.value == "success" else math.inf
     rounds = int(given.settings.get("rounds") or 0)
-    settings, reason = advise(whole.lift, ceiling, session.config.num_generations, rounds)
+    settings, reason = advise(whole.lift, ceiling, rounds, (given.recipe, str(given.model)))
     found = {
         "command": shown,
         "recipe": given.recipe,
@@ -97,9 +97,10 @@ def _by_task(played: Iterable[Trajectory], value: str) -> dict[str, list[float]]
     return found
 
 
-def advise(lift: Interval, ceiling: float, siblings: int, rounds: int) -> tuple[dict[str, Any], str]:
+def advise(lift: Interval, ceiling: float, rounds: int, start: tuple[str, str]) -> tuple[dict[str, Any], str]:
     """Returns the settings to train with, as lines of a ``--config`` file, and the reason: to follow a teacher whose
-    lift is clear and whose own success, the ``ceiling``, is not low, for the first half of the ``rounds``."""
+    lift is clear and whose own success, the ``ceiling``, is not low, for the first half of the ``rounds``. ``start`` is
+    the recipe and its model, for the commands of the reason."""
     if not lift.low > 0:  # NaN where too few tasks were measured
         reason = (
             "The skill does not clearly lift the policy, and a teacher that knows no more than the policy holds it "
@@ -115,9 +116,11 @@ def advise(lift: Interval, ceiling: float, siblings: int, rounds: int) -> tuple[
         "The skill lifts the policy, so AlignOPSD follows its distribution for half of the rounds, and reward takes it "
     )
     reason += f"further: {_shown(followed)}."
-    if siblings > 1:
-        play = UNTAUGHT | {"privileged_siblings": siblings // 2} | STANDING_TEACHER
-        reason += f" Cheaper, as it scores nothing, is privileged play: {_shown(play)}."
+    task, model = map(shlex.quote, start)
+    reason += (
+        " Cheaper, and on hops as good: it learns what it wins with the skill, by alignopsd demonstrate "
+        f"{task} --policy {model}, then alignopsd warm_start {task} --model {model}."
+    )
     return followed, reason
 
 
