@@ -20,9 +20,12 @@ import numpy as np
 import psutil
 import pytest
 
+from alignopsd_trl.commands.own_task.playing import play, scripted
 from alignopsd_trl.commands.own_task.scaffold import write_task
+from alignopsd_trl.commands.own_task.warm_start.tiny import WordCount
 from alignopsd_trl.environments import Opening, Step, load, open_batch
 from alignopsd_trl.environments.generators import RandomStream
+from alignopsd_trl.skills import load_skills, skill_source
 
 pytestmark = [pytest.mark.slow, pytest.mark.worlds]
 OWN = Path(__file__).parents[1] / "data" / "worlds" / "cases.json"
@@ -59,7 +62,8 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         pytest.importorskip(kind)
         importlib.invalidate_caches()
         name = f"a_{kind}_{abs(hash((kind, asked, str(tmp_path)))) % 10**8}"
-        write_task(tmp_path / name, kind, asked, "tiny")
+        asked, *drawn = asked.split(" --seen ")
+        write_task(tmp_path / name, kind, asked, "tiny", {"seen": drawn[0]} if drawn else {})
         monkeypatch.syspath_prepend(str(tmp_path / name))
         return load(name)
 
@@ -128,9 +132,9 @@ def test_walkthroughs_of_textworld(kind: str, asked: str, written: Any) -> None:
     textworld = importlib.import_module(kind)
     with closing(open_batch(suite.factory, 1)) as batch:
         batch.reset([0], [_row(suite)])  # generates the game
-    (file,) = Path(suite.skill_bank).parent.glob("games/*.z8")
+    file = importlib.import_module(suite.name).game(_row(suite)["number"])
     told = textworld.EnvInfos(description=True, objective=True, max_score=True, extras=["walkthrough"])
-    world = textworld.start(str(file), told)
+    world = textworld.start(file, told)
     state = world.reset()
     plain = lambda text: " ".join(text.rsplit("\n>", 1)[0].split())  # noqa: E731
     expected: Trace = [(plain(state.description), plain(state.objective))]
@@ -147,7 +151,6 @@ def test_walkthroughs_of_textworld(kind: str, asked: str, written: Any) -> None:
 @pytest.mark.parametrize("kind, asked", _cases("textarena"))
 def test_seeded_games_of_textarena(kind: str, asked: str, written: Any) -> None:
     suite = written(kind, asked)
-    player = importlib.import_module(f"{suite.name}_player")
     textarena, stream = importlib.import_module(kind), RandomStream()
     stream.begin(_row(suite)["number"])
     moves, draw, expected = [], random.Random(0), []
@@ -158,7 +161,7 @@ def test_seeded_games_of_textarena(kind: str, asked: str, written: Any) -> None:
     shown = importlib.import_module(suite.name).SHOWN
     expected.append(("\n".join(board), "\n".join(rules.splitlines()[shown])))
     done = False
-    examples = player.re.findall(r"\[[^\[\]\n]{1,24}\]", "\n".join([rules, *board])) or ["[1]"]
+    examples = re.findall(r"\[[^\[\]\n]{1,24}\]", "\n".join([rules, *board])) or ["[1]"]
     while not done and len(moves) < 40:
         moves.append(draw.choice(["no move", *examples]))
         done, _ = game.step(moves[-1] if "[" in moves[-1] else f"[{moves[-1]}]")
@@ -171,6 +174,28 @@ def test_seeded_games_of_textarena(kind: str, asked: str, written: Any) -> None:
         expected.append(("\n".join(said), 0.0 if isinstance(reward, str) else reward, done))
     stream.keep()
     _equal(suite, moves, expected)
+
+
+TOLD = [
+    ("textarena", "GuessTheNumber-v0"),
+    ("textarena", "Mastermind-v0"),
+    ("textarena", "Secretary-v0"),
+    ("textarena", "TowerOfHanoi-v0"),
+    ("reasoning_gym", "chain_sum"),
+    ("gymnasium", "Taxi-v4 --seen drawn"),
+    ("gymnasium", "CliffWalking-v1 --seen drawn"),
+    ("textworld", "nb_rooms=6,quest_length=4"),
+    ("scienceworld", "lifespan-longest-lived"),
+]
+
+
+@pytest.mark.parametrize("kind, asked", TOLD)
+def test_the_text_that_the_teacher_reads_is_true_and_wins(kind: str, asked: str, written: Any) -> None:
+    suite = written(kind, asked)
+    rows = list(suite.tasks("train"))[:4]
+    skills = skill_source(load_skills(suite.skill_bank), WordCount(), 10_000)
+    played = play(suite.factory, rows, scripted(suite.name, None), skills=skills, skilled_share=1.0)
+    assert all(one.trajectory.won for one in played), [one.trajectory.skill_text for one in played]
 
 
 @pytest.mark.parametrize("kind, asked", _cases("reasoning_gym", "gymnasium"))
@@ -204,9 +229,10 @@ def _actions(kind: str, suite: Any) -> list[str]:
     opened = one.reset(**_row(suite))
     with closing(one):
         if kind == "scienceworld":
-            return list(one.gold())
+            return list(importlib.import_module(suite.name).way(_row(suite)["variation"]))
         if kind == "textworld":
-            return [word for command in one.state.policy_commands for word in (*WORST, command)]
+            told = importlib.import_module(f"{suite.name}_skills").hint("", _row(suite))
+            return [word for command in told.partition(": ")[2].split("; ") for word in (*WORST, command)]
     examples = re.findall(r"\[[^\[\]\n]{1,24}\]", f"{opened.task_text}\n{opened.observation}")
     return [draw.choice(examples or list("0123")) for _ in range(20)]
 

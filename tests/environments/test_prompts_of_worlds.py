@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from alignopsd_trl.environments import Opening, PlainEnvironment, ShortPrompt, Step, shortest_way
 from alignopsd_trl.environments.alfworld import AlfWorldPrompt
 from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.environments.searchqa import SearchQAPrompt
@@ -32,3 +33,30 @@ def test_a_skill_stands_after_the_task_and_an_empty_one_leaves_no_trace(kind: An
 def test_an_unknown_template_is_refused(kind: Any) -> None:
     with pytest.raises(ValueError, match=f"template 'huge' is unknown; use one of {TEMPLATES[kind]} or a file"):
         kind("huge")
+
+
+def test_the_short_prompt_names_the_form_of_an_answer() -> None:
+    seen = View("Guess.", "Higher.", ("[1]", "[2]"), (), 0)
+    asked = ShortPrompt(offers=True, form="[number]").render(seen)[-1]["content"].splitlines()
+    assert asked[:-1] == ShortPrompt(offers=True).render(seen)[-1]["content"].splitlines()
+    assert asked[-1].endswith("<action>[number]</action>")
+
+
+class Line(PlainEnvironment):
+    """A place on a line; the goal is two steps to the right."""
+
+    def reset(self, **row: Any) -> Opening:
+        self.place = 0
+        return Opening("", "")
+
+    def step(self, action: str) -> Step:
+        self.place += {"left": -1, "right": 1}.get(action, 0)
+        return Step("", won=self.place == 2, done=self.place == -1, valid=action in ("left", "right"))
+
+
+def test_the_shortest_way_is_found_and_leaves_its_start_as_it_is() -> None:
+    start = Line()
+    start.reset()
+    assert shortest_way(start, ["up", "left", "right"], lambda one: one.place) == ("right", "right")
+    assert start.place == 0
+    assert shortest_way(start, ["left", "up"], lambda one: one.place) is None

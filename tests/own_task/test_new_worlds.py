@@ -67,7 +67,12 @@ def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--textarena", "Hidden-v0-train", "--model", "tiny"])
     text = Path("mine/mine.py").read_text()
-    assert 'GAME = "Hidden-v0"' in text and 'FORM = "[up] or [down]"' in text and "history_length = 10\n    max_turns = 11" in text and "class Mine(" in text
+    assert (
+        'GAME = "Hidden-v0"' in text
+        and 'FORM = "[up] or [down]"' in text
+        and "history_length = 10\n    max_turns = 11" in text
+        and "class Mine(" in text
+    )
     main(["new", "boards", "--textarena", "Board-v0", "--model", "tiny"])
     assert "history_length = 2\n    max_turns = 50" in Path("boards/boards.py").read_text()
     assert "episodes=256" in Path("boards/train.py").read_text()

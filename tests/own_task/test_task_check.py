@@ -16,10 +16,11 @@ from fakes.toy import ToyEnvironment
 from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.commands.own_task.check import contest
-from alignopsd_trl.commands.own_task.check.outcomes import paid_twice, told
+from alignopsd_trl.commands.own_task.check.outcomes import ends, paid_twice, told
 from alignopsd_trl.commands.own_task.check.starting import faults
 from alignopsd_trl.commands.own_task.check.task_check import check_task
-from alignopsd_trl.commands.own_task.playing import Answer, play
+from alignopsd_trl.commands.own_task.playing import CUT, Answer, play
+from alignopsd_trl.environments import PlainEnvironment, ShortPrompt
 from alignopsd_trl.environments.base import Ending, Opening, Step
 from alignopsd_trl.rollout.episode import Episode, no_skills
 from alignopsd_trl.turns import Trajectory, Turn
@@ -116,6 +117,56 @@ def test_planted_faults_are_found(maze: Path, fault: str) -> None:
     (maze / name).write_text(text.replace(sound, faulty))
     report = check_task("maze", episodes=6, time_limit=0.2 if fault == "a hang" else 1.0)
     assert any(word in str(one) for one in report.findings), report.told()
+
+
+UNLEARNT = {
+    "a text that brings nothing": ("maze_player.py", "draw.choice(told or new)", "draw.choice(new)", "brings nothing"),
+    "won by nobody": ("maze.py", "done=won, won=won", "done=won, won=False", "won none of 40"),
+}
+
+
+@pytest.mark.parametrize("fault", UNLEARNT)
+def test_what_cannot_be_learnt_is_not_demonstrated(
+    maze: Path, fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, sound, faulty, word = UNLEARNT[fault]
+    changed(maze / name, (sound, faulty))
+    monkeypatch.setattr(contest, "ENOUGH", 16)
+    fails(["demonstrate", "maze", "--episodes", "40"], word, capsys=capsys)
+    assert not (maze / "demonstrations.jsonl").exists()
+    if "text" in fault:
+        assert any(word in one.text and one.ruins for one in check_task("maze").findings)
+        main(["demonstrate", "maze", "--episodes", "4", "--skilled_share", "0"])  # its form alone
+
+
+class Numbered(PlainEnvironment):
+    prompt, max_turns, request = ShortPrompt(), 2, "Play Lake."
+
+    def reset(self, **row: Any) -> Opening:
+        return Opening("[0.1 2 -3e-05]", self.request)
+
+    def step(self, action: str) -> Step:
+        return Step("4", valid=False)
+
+
+class Explained(Numbered):
+    request = "You see three numbers. Say their sum."
+
+
+@pytest.mark.parametrize(("kind", "found"), [(Numbered, True), (Explained, False)])
+def test_a_prompt_of_bare_numbers_holds_nothing_to_decide_by(kind: Any, found: bool) -> None:
+    rows = [{"task_id": str(number)} for number in range(3)]
+    played = play(kind, rows, lambda asked: [Answer("<action>right</action>") for _ in asked])
+    texts = [one.text for one in contest.unlearnable(played)]
+    assert any("nothing to decide by" in text and "--seen" in text for text in texts) is found
+    assert any("nearly all moves of the player are refused" in text for text in texts)
+
+
+def test_play_that_takes_too_long_ends_and_tells_nothing_of_its_end() -> None:
+    row = {"task_id": "toy/0", "target": "nine", "dynamics_seed": 0}
+    played = play(ToyEnvironment, [row] * 2, lambda asked: [Answer("<action>left</action>") for _ in asked], seconds=0)
+    assert [(one.trajectory.message, len(one.trajectory.turns)) for one in played] == [(CUT, 1)] * 2
+    assert not list(contest.unlearnable(played)) and not list(ends(played, 9))
 
 
 @pytest.mark.parametrize("fault", ["", "siblings open", "leftovers"])
@@ -221,7 +272,9 @@ def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> An
     episode = Episode(Trajectory({"task_id": "t"}, "t", "0"))
     for number, reward in enumerate(rewards):
         done = number + 1 == len(rewards)
-        episode.advance(Turn(number, "", [], [], action_valid=True), Step("", reward=reward, done=done, won=won), len(rewards))
+        episode.advance(
+            Turn(number, "", [], [], action_valid=True), Step("", reward=reward, done=done, won=won), len(rewards)
+        )
     episode.end(Ending(reward=finish))
     return episode
 

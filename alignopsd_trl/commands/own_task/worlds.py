@@ -278,7 +278,9 @@ def _reasoning(asked: str) -> Written:
         with _quiet():
             _answered(asked)
     except Exception as error:  # of any kind, from the dataset
-        raise ValueError(f"reasoning-gym's {asked} can't be played here: {_needed(Failure.of(error).message)}") from None
+        raise ValueError(
+            f"reasoning-gym's {asked} can't be played here: {_needed(Failure.of(error).message)}"
+        ) from None
     return Written({"NAME": asked}, RIGHT)
 
 
@@ -286,7 +288,9 @@ def _ids() -> list[str]:
     """Returns the newest versions of what Gymnasium registers."""
     newest = dict[str, tuple[int, str]]()
     for name, spec in _package("gymnasium", "gymnasium").registry.items():
-        newest[name.rpartition("-v")[0]] = max(newest.get(name.rpartition("-v")[0], (-1, "")), (spec.version or 0, name))
+        newest[name.rpartition("-v")[0]] = max(
+            newest.get(name.rpartition("-v")[0], (-1, "")), (spec.version or 0, name)
+        )
     return [name for _, name in newest.values()]
 
 
@@ -398,4 +402,6 @@ def _unreadable(spaces: Any, space: Any) -> str:
         return PICTURES if PICTURES in found else NUMBERS if all(found) else ""
     if isinstance(space, spaces.Box) and len(space.shape) > 1:
         return PICTURES
-    return NUMBERS if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) else ""
+    return (
+        NUMBERS if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) else ""
+    )

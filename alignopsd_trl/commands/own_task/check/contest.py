@@ -4,6 +4,7 @@ itself without the text that the teacher reads. What can't be learnt from such p
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -63,9 +64,10 @@ def _settled(played: Played) -> bool:
     """Returns whether more episodes are of no use."""
     found = difference(played)
     failed = any(one.trajectory.failed for part in played.values() for one in part)
-    if failed or next(unlearnable(played.get(PLAYER, ())), Finding("", "")).ruins is False:
-        return failed  # more episodes tell whether the text brings something
-    return found is None or found.low > 0 or found.high < 0
+    by_text = _by_text([one.trajectory for one in played.get(PLAYER, ())])
+    if by_text is not None and min(map(len, by_text)) < ENOUGH and not failed:
+        return False
+    return found is None or failed or found.low > 0 or found.high < 0
 
 
 def _whole(episode: Trajectory) -> bool:
@@ -99,22 +101,31 @@ def _won(episode: Trajectory) -> bool:
     return bool(episode.won or (episode.won is None and episode.reward > 0))
 
 
+def _by_text(episodes: Sequence[Trajectory]) -> tuple[list[float], list[float]] | None:
+    """Returns the player's rewards with and without the text that the teacher reads; `None` where they are few, or the
+    first are surely higher, or can hardly be."""
+    read, bare = ([one for one in episodes if one.skill_text and one.privileged is kind] for kind in (True, False))
+    if min(len(read), len(bare)) < LEAST or sum(map(_won, bare)) >= AT_BEST * len(bare):
+        return None
+    rewards = [one.reward for one in read], [one.reward for one in bare]
+    with_it, without = map(mean, rewards)
+    return None if with_it.value - without.value > math.hypot(with_it.half, without.half) else rewards
+
+
 def _text_brings_nothing(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
     """Yields a finding if the player is not known to earn more with the text that the teacher reads than without it."""
-    read = [one for one in episodes if one.privileged and one.skill_text]
-    bare = [one for one in episodes if not one.privileged and one.skill_text]
-    if min(len(read), len(bare)) < LEAST or sum(map(_won, bare)) >= AT_BEST * len(bare):
+    if (found := _by_text(episodes)) is None:
         return
-    with_it, without = (mean([one.reward for one in part]) for part in (read, bare))
-    if with_it.value - without.value > math.hypot(with_it.half, without.half):
-        return
-    yield Finding(
-        "skill",
-        f"the player earns {with_it.value:.3g} with the text that the teacher reads and {without.value:.3g} without it "
-        f"({len(read)} and {len(bare)} episodes): a text that brings nothing teaches nothing; write what is true of "
-        "the row and helps, let the player use it, or demonstrate with --skilled_share 0 and train with --method grpo",
-        ruins=min(len(read), len(bare)) >= ENOUGH,
-    )
+    (with_it, without), enough = map(statistics.mean, found), min(map(len, found)) >= ENOUGH
+    if enough or with_it <= without:
+        yield Finding(
+            "skill",
+            f"the player earns {with_it:.3g} with the text that the teacher reads and {without:.3g} without it "
+            f"({len(found[0])} and {len(found[1])} episodes): a text that brings nothing teaches nothing; write what "
+            "is true of the row and helps, let the player use it, or demonstrate with --skilled_share 0 and train with "
+            "--method grpo",
+            ruins=enough,
+        )
 
 
 def findings(played: Played) -> Iterator[Finding]:

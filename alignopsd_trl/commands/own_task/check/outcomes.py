@@ -20,7 +20,9 @@ SLOW = 1.0  # mean seconds of a turn's steps above which they are slow
 LARGE = 100.0
 """A reward above this, or above this many times the median reward, is too large."""
 _NUMBERS = re.compile(r"[\s\d.,;:eE+()\[\]-]*\d[\s\d.,;:eE+()\[\]-]*")
-_TOLD = re.compile(r"number|digit|value|sum|add|plus|minus|count|total|place|state|position|code|score|card", re.IGNORECASE)
+_TOLD = re.compile(
+    r"number|digit|value|sum|add|plus|minus|count|total|place|state|position|code|score|card", re.IGNORECASE
+)
 """Words of a task's text that say what a bare number is."""
 SHOWN = 8  # rewards of an episode that are printed
 FEWEST, NEARLY_ALL = 4, 0.9

@@ -67,7 +67,9 @@ def uncopied(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Fin
         for turn in episode.turns:
             alone = said[episode.skill_text] - common - _words(text_of(renderer.show(turn.shown.view, "")))
             done = turn.action.strip().casefold()
-            named += not alone.isdisjoint(_words(turn.response_text)) or bool(done and done in episode.skill_text.casefold())
+            named += not alone.isdisjoint(_words(turn.response_text)) or bool(
+                done and done in episode.skill_text.casefold()
+            )
             told += [max(alone, key=len)] if alone else []
     if named < OFTEN * len(told):
         yield look(

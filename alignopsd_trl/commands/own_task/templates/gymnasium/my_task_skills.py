@@ -1,6 +1,6 @@
-"""What the teacher reads of a task and the policy does not: the shortest way to win it, where a search finds one, or the
-best action in each place of a table of chances. Elsewhere it is empty: write what is true and helps, or train by reward
-alone (`python train.py --method grpo`)."""
+"""What the teacher reads of a task and the policy does not: the shortest way to win it, where a search finds one, or
+the best action in each place of a table of chances. Elsewhere it is empty: write what is true and helps, or train by
+reward alone (`python train.py --method grpo`)."""
 
 import functools
 from contextlib import closing
@@ -43,7 +43,9 @@ def best_actions(table, start):
     value = dict.fromkeys(table, 0.0)
 
     def worth(place, action):
-        return sum(share * (paid + 0.99 * value[then] * (not ended)) for share, then, paid, ended in table[place][action])
+        return sum(
+            share * (paid + 0.99 * value[then] * (not ended)) for share, then, paid, ended in table[place][action]
+        )
 
     for _ in range(500):
         value = {place: max(worth(place, action) for action in table[place]) for place in table}
