@@ -181,7 +181,7 @@ def right(said: str, answer: str, reward: str = "equal") -> bool:
 
 
 def _normal(text: str) -> str:
-    plain = " ".join(text.casefold().split()).strip(" $.,;:!'\"*")
+    plain = " ".join(text.casefold().split()).rpartition("=")[2].strip(" $.,;:!'\"*")
     number = re.sub(r"(?<=\d),(?=\d{3}\b)", "", plain)
     with suppress(ValueError, ZeroDivisionError):
         return str(Fraction(number))

@@ -56,7 +56,7 @@ def _played(won: int, valid: bool = True, truncated: bool = False, score: float 
     ],
 )
 def test_a_models_play_says_what_follows(plain: list[Any], skilled: list[Any] | None, kind: str, words: str) -> None:
-    found = verdict(plain, skilled, most=96)
+    found = verdict(plain, skilled, thinks=True, most=96)
     assert (found.kind, words in found.text) == (kind, True), found.text
     assert found.settings == ({"method": "grpo"} if kind == WEAK else {})
 
@@ -64,6 +64,8 @@ def test_a_models_play_says_what_follows(plain: list[Any], skilled: list[Any] | 
 def test_a_few_tasks_that_do_not_tell_end_no_run() -> None:
     skilled = [*_played(0)[:8], *_played(16)[8:]]
     assert verdict(_played(8), skilled).kind == UNSURE
+    cut = _played(0, valid=False, truncated=True)
+    assert verdict(cut, cut).kind == FORM  # of a model that does not think no limit is too short
     assert verdict(_played(8), _played(8), teaches=False).kind == UNSURE  # reward alone needs no text
 
 

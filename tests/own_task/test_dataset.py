@@ -105,6 +105,7 @@ def test_what_cannot_be_mapped_is_refused_by_name(row: dict[str, Any], words: st
         (" PARIS!", "Paris", True),
         ("$5$", "5", True),
         ("1/2", "0.5", True),
+        ("7 + 7 = 14", "14", True),
         ("15", "14", False),
         ("", "", False),
     ],

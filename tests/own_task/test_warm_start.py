@@ -79,6 +79,27 @@ def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
     assert "0% of held-out responses" in said and "warm_start maze --model and this policy's folder" in said
 
 
+def test_a_policy_of_few_updates_is_named_whenever_it_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for updates, busy, words in (
+        (3, 20.0, "other programs had most of the machine"),
+        (3, 350.0, "fewer than 20"),
+        (40, 20.0, ""),
+    ):
+        effort = made.Effort(updates, 6.0, busy)
+        (tmp_path / made.EFFORT_FILE).write_text(json.dumps(vars(effort)))
+        assert made.effort_of(tmp_path) == effort
+        first_policy("maze", tmp_path, [])
+        said = capsys.readouterr().out
+        assert words in said and bool(said) is bool(words)
+        assert not words or f"hardly trained, 3 updates in 6.0 min and {busy:.0f} CPU seconds" in said
+    (tmp_path / made.EFFORT_FILE).write_text(json.dumps(vars(made.Effort(3, 6.0, 20.0))))
+    first_policy("maze", tmp_path, [], config=WarmStartConfig(max_steps=3))  # who names the updates knows
+    assert not capsys.readouterr().out
+
+
 def test_an_earlier_policy_goes_on_with_the_settings_of_its_start(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def seen(model: Any, tokenizer: Any, rows: Any, folder: Path, config: Any, *more: Any) -> None:
         configs.append(config)

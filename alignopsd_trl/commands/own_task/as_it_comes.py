@@ -99,6 +99,7 @@ def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdic
     from alignopsd_trl.checks.loading import load_policy
     from alignopsd_trl.commands.launch.arguments import parse
     from alignopsd_trl.commands.launch.machine import check_launch, launched
+    from alignopsd_trl.commands.launch.model_files import thinking
     from alignopsd_trl.commands.own_task.demonstrations import bank_of, skills_of
     from alignopsd_trl.commands.own_task.task import find_task
     from alignopsd_trl.commands.own_task.warm_start.warm_start import PLAIN, SKILLED, play_views, sample
@@ -117,24 +118,33 @@ def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdic
     skills = skills_of(task, bank, tokenizer, task.limit("max_prompt_length"))
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     played = {view: episodes for view, (_, episodes) in play_views(task, model, tokenizer, rows, views).items()}
+    off = (args.chat_template_kwargs or {}).get("enable_thinking") is False
+    thinks = not off and thinking(preset["model_name_or_path"], model.config.model_type) != "no"
     del model
     torch.cuda.empty_cache()
-    return verdict(played[PLAIN], played.get(SKILLED), teaches, task.limit("max_completion_length"))
+    most = task.limit("max_completion_length")
+    return verdict(played[PLAIN], played.get(SKILLED), teaches=teaches, thinks=thinks, most=most)
 
 
 def verdict(
-    plain: Sequence[Trajectory], skilled: Sequence[Trajectory] | None, teaches: bool = True, most: int = 0
+    plain: Sequence[Trajectory],
+    skilled: Sequence[Trajectory] | None,
+    *,
+    teaches: bool = True,
+    thinks: bool = False,
+    most: int = 0,
 ) -> Verdict:
     """Judges the episodes of the same tasks without the text and with it; `None` where a task has no text.
 
     Args:
         teaches: whether the run's method has a teacher, which reads the text.
+        thinks: whether the model thinks before it answers, so that a short limit cuts its answers off.
         most: tokens of a response at most, for what is said.
     """
     turns = [turn for one in (*plain, *(skilled or ())) for turn in one.turns]
     bad = [turn for turn in turns if not turn.action_valid]
     if len(bad) >= INVALID * len(turns):
-        if 2 * sum(turn.truncated for turn in bad) > len(bad):
+        if thinks and 2 * sum(turn.truncated for turn in bad) > len(bad):
             return Verdict(CUT, f"its responses are cut at max_completion_length={most}: raise it. {_shown(bad)}")
         told = f"it can't play the form: {len(bad)} of {len(turns)} responses hold no action that is read, such as"
         return Verdict(FORM, f"{told} {_shown(bad)}. A warm start teaches it the form first")

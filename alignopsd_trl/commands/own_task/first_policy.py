@@ -47,7 +47,8 @@ def first_policy(
     if (Path(folder) / "config.json").is_file():
         from alignopsd_trl.commands.own_task.warm_start.warm_start import effort_of
 
-        if (effort := effort_of(folder)) and effort.hardly:
+        by_minutes = config is None or config.max_steps < 0
+        if by_minutes and (effort := effort_of(folder)) and effort.hardly:
             print(f"look: the policy in {folder} is {effort.hardly}, or remove the folder", flush=True)
         return
     with reported(task, quietly=argv is None, resumes=None), setup():
