@@ -278,17 +278,21 @@ JUNK = st.recursive(
 )
 FIELDS = "messages tools tool_choice stop n max_tokens temperature top_p stream input text response_format".split()
 FIELDS += ["stream_options", "instructions", "include", "previous_response_id", "max_output_tokens"]
+FIELDS += ["system", "stop_sequences", "thinking", "context_management", "output_config"]
+BODIES: dict[str, Any] = {
+    "chat/completions": {"messages": START},
+    "responses": {"input": "Guess."},
+    "messages": {"messages": START[1:], "max_tokens": 9},
+    "messages/count_tokens": {"messages": START[1:]},
+}
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(changed=st.dictionaries(st.sampled_from(FIELDS), JUNK, min_size=1, max_size=3), chat=st.booleans())
-def test_any_request_is_answered_or_refused(policy: Policy, changed: dict[str, Any], chat: bool) -> None:
+@given(st.dictionaries(st.sampled_from(FIELDS), JUNK, min_size=1, max_size=3), st.sampled_from([*BODIES]))
+def test_any_request_is_answered_or_refused(policy: Policy, changed: dict[str, Any], path: str) -> None:
     changed = changed | ({"n": 1} if isinstance(changed.get("n"), int) else {})
-    body = {"messages": START} if chat else {"input": "Guess."}
     policy.client.chat_sync(messages=START)  # between refusals, which would come later and later
-    call = HttpCall(
-        "POST", "/v1/chat/completions" if chat else "/v1/responses", {}, json.dumps(body | changed).encode()
-    )
+    call = HttpCall("POST", f"/v1/{path}", {}, json.dumps(BODIES[path] | changed).encode())
     assert exchange(policy.line, call).result(20).status in (200, 400, 404, 422)
 
 

@@ -8,14 +8,18 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from agent_programs.coding import HERE, PROGRAMS, coding
+from datasets import Dataset
 from fakes.agent_play import played
-from fakes.tool_classes import as_tool_calls, chat_tokenizer
+from fakes.tool_classes import as_tool_calls, chat_tokenizer, trainer_of
+from fakes.toy import answer_with
 
+from alignopsd_trl import read_records
 from alignopsd_trl.environments.adapters import AgentEnvironment
 from alignopsd_trl.turns import StopReason
 
@@ -101,6 +105,32 @@ def test_a_coding_agent_trains_as_it_is(name: str, elsewhere: tuple[str, set[str
     while (left := _programs() - before) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
+
+
+@pytest.mark.parametrize("name", ["anthropic", "pi"])  # the policy here has room for 8,192 bytes
+def test_a_round_of_a_coding_agent_trains(name: str, chat_policy: Any, tmp_path: Path) -> None:
+    if not HERE.is_dir():
+        pytest.skip(f"{name}: .ci/programs installs it")
+    environment = AgentEnvironment(
+        coding(name, lambda row: {"calc.py": BROKEN, "test_calc.py": TEST}), sampling="ignore"
+    )
+    rows = [{**ROWS[0], "task_id": name, "hint": "It subtracts."} for name in ("one", "two")]
+    parts = {"environment_factory": environment, "train_dataset": Dataset.from_list(rows), "method": "align_opsd"}
+    parts |= {"history": "conversation", "past_thinking": "keep", "max_prompt_length": 7900, "max_steps": 1}
+    trainer = trainer_of(chat_policy, tmp_path / "run", **parts, logging_steps=1, environment_time_limit=120.0)
+    tokenizer, say, tried = trainer.processing_class, mending(name), [0]
+
+    def respond(prompts: Any, *ignored: Any) -> Any:
+        tried[0] += 1
+        texts = ["I can't." if place % 2 else say(tokenizer.decode(ids)) for place, ids in enumerate(prompts)]
+        return [[*tokenizer(one, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for one in texts], None
+
+    answer_with(trainer, respond)
+    before = [value.clone() for value in trainer.model.parameters()]
+    trainer.train()
+    turns = read_records(tmp_path / "run" / "trajectories")
+    assert turns.message.eq("").all() and {*turns.won} == {True, False}
+    assert any((value != old).any() for value, old in zip(trainer.model.parameters(), before, strict=True))
 
 
 def _programs() -> set[int]:

@@ -20,7 +20,7 @@ import psutil
 
 logger = logging.getLogger(__name__)
 PASSED = ("PATH", "LANG", "TERM")  # variables of this process that a program gets
-ROOT = Path(tempfile.gettempdir(), f"alignopsd-{os.getuid()}")
+ROOT = Path(tempfile.gettempdir(), f"alignopsd-{getattr(os, 'getuid', int)()}")  # Windows has no such numbers
 SECRETS = (
     ".aws .azure .config/gcloud .config/gh .docker .git-credentials .gnupg .kaggle .kube .netrc .npmrc .pypirc .ssh"
 )
@@ -106,7 +106,7 @@ class Place:
             process.stdin.write(json.dumps(asked).encode() + b"\n")
             process.stdin.flush()
         while process.poll() is None and time.monotonic() < until():
-            time.sleep(0.02)
+            time.sleep(0.05)
         process.hang_up()
         told, problem = process.stdout.read(), process.stderr.read().decode(errors="replace")
         process.stdout.close()

@@ -156,7 +156,7 @@ def callable_tools(body: Body, kinds: Sequence[str | None], ignores: bool) -> li
     for place, kind in enumerate(types):
         if kind not in kinds and not ignores:
             told = f"tools[{place}] is of type {kind!r}, which only its host could run; "
-            told += HOSTED.get(kind, "leave it out") + ", or use AgentEnvironment(..., sampling='ignore')"
+            told += HOSTED.get(str(kind), "leave it out") + ", or use AgentEnvironment(..., sampling='ignore')"
             raise Refused(told, "unsupported_value", param=f"tools[{place}].type")
     _tell_ignored(tuple(sorted({f"tools of type {kind!r}" for kind in types if kind not in kinds})))
     return [one for one, kind in zip(tools, types, strict=True) if kind in kinds]

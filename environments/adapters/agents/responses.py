@@ -11,7 +11,7 @@ from typing import Any
 from alignopsd_trl.environments.adapters.agents.messages import behind_calls
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
 from alignopsd_trl.environments.adapters.agents.requests import Body, callable_tools
-from alignopsd_trl.environments.adapters.agents.schema import ResponsesRequest, check, kind_of
+from alignopsd_trl.environments.adapters.agents.schema import Namespace, ResponsesRequest, check, kind_of
 
 Item = Mapping[str, Any]
 Message = dict[str, Any]
@@ -65,8 +65,8 @@ def _flat(tools: Sequence[Item]) -> Iterator[Item]:
     """Yields functions, those of a namespace under both names: chat templates know none."""
     for one in tools:
         if isinstance(one, Mapping) and one.get("type") == "namespace":
-            for inner in one.get("tools") or ():
-                yield {**inner, "name": _joined(one.get("name"), inner.get("name"))}
+            check(Namespace, one)
+            yield from ({**inner, "name": _joined(one["name"], inner["name"])} for inner in one["tools"])
         else:
             yield one
 

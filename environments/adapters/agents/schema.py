@@ -175,6 +175,13 @@ class ChatRequest(Sampling):
     reasoning_effort: str | None = None
 
 
+class Namespace(BaseModel):
+    """Functions of a request for responses under one more name."""
+
+    name: Name
+    tools: list[FlatTool]
+
+
 class InBlocks(BaseModel):
     role: Literal["system", "user", "assistant"]
     content: str | list[Piece]
