@@ -14,7 +14,7 @@ from my_task_repositories import MISTAKES, MODULES, repository
 from alignopsd_trl.environments import Suite
 from alignopsd_trl.environments.adapters import AgentEnvironment, Program, tests_pass
 
-TASK = "A test of this repository fails (python -m pytest). Mend the line that is wrong, and leave the tests as they are."
+TASK = "A test fails here (python -m pytest). Mend the line that is wrong, and leave the tests as they are."
 NUMBERS = {"train": 1000, "test": 100}  # of repositories, by split
 HELD_OUT = ("bank", "grid", "missing return", "negation")  # modules and mistakes of the test split alone
 TURNS = 30
