@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.commands.launch.values import environment_options
-from alignopsd_trl.commands.own_task.options import ASKED, LIST, SCRIPTED, SKILLED_SHARE, TIME_LIMIT
+from alignopsd_trl.commands.own_task.options import ASKED, LIST, PROGRAMS, SCRIPTED, SKILLED_SHARE, TIME_LIMIT
 from alignopsd_trl.common.command import CommandParser, number, place
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.files import check_folder
@@ -49,6 +49,8 @@ def new(argv: Sequence[str]) -> None:
     kind.add_argument("--scienceworld", metavar="TASK", help="a task of ScienceWorld")
     kind.add_argument("--gymnasium", metavar="ID", help="an environment of Gymnasium that shows text or numbers")
     kind.add_argument("--reasoning_gym", metavar="DATASET", help="questions of reasoning-gym")
+    about = "mends small repositories: a coding agent as its makers ship it; or 'small', an agent of 40 lines"
+    kind.add_argument("--program", choices=PROGRAMS, help=about)
     about = (
         "questions with answers: a file (jsonl, json, csv, parquet), a folder, or an id of the Hub, ID:CONFIGURATION"
     )
@@ -76,7 +78,7 @@ def new(argv: Sequence[str]) -> None:
             return
         if given.folder is None:
             raise ValueError("name a folder for the task: alignopsd new NAME")
-        kinds = {name: getattr(given, name) for name in ("tools", "agent", "openenv", "dataset", *WORLDS)}
+        kinds = {name: getattr(given, name) for name in ("tools", "agent", "openenv", "program", "dataset", *WORLDS)}
         kind, asked = next(((name, one) for name, one in kinds.items() if one is not None), ("environment", ""))
         functions = {name: getattr(given, name) for name in ("seen", "played") if getattr(given, name)}
         print(write_task(given.folder, kind, asked, given.model, functions, given.gpu_gib))

@@ -90,10 +90,10 @@ def demonstrate(
         hidden: whether the skill stands in the player's prompts alone, and in no row.
     """
     prompt = task.suite.factory().prompt
-    if task.preset.get("history") == "conversation" and (getattr(prompt, "native", False) or asks(prompt)):
+    if task.preset.get("history") == "conversation" and getattr(prompt, "native", False):
         raise ValueError(
-            f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for agents and "
-            "calls in the template's format; leave history out"
+            f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for calls in the "
+            "template's format; leave history out"
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
     rows = _drawn(task.learnt(), episodes, seed)
@@ -161,7 +161,7 @@ def _rows(
     renderer = Renderer(tokenizer, prompt, PlayOptions(**play_options({**task.preset, "max_prompt_length": limit})))
     rows, too_long, native = [], 0, getattr(prompt, "native", False)
     for episode in episodes:
-        if renderer.converses:
+        if renderer.converses and not asks(prompt):  # an agent's request has all of its dialogue
             told, left = dialogue(episode, renderer)
             rows += [told | _of(episode, 0)] if told else []
             too_long += left

@@ -47,6 +47,7 @@ class HubModel:
     """
 
     name: str
+    prompt: int = PROMPT  # tokens
 
     @cached_property
     def config(self) -> Any:
@@ -68,12 +69,12 @@ class HubModel:
     def lengths(self) -> dict[str, int]:
         """Returns the tokens of a prompt and of a response, which the model's positions hold."""
         response = RESPONSE if self.thinks == "no" else THOUGHTS
-        positions = getattr(self.config.get_text_config(), "max_position_embeddings", None) or PROMPT + response
+        positions = getattr(self.config.get_text_config(), "max_position_embeddings", None) or self.prompt + response
         if positions <= response:
             raise ValueError(
                 f"model={self.name!r} has {positions} positions, too few for responses of {response} tokens"
             )
-        return {"max_prompt_length": min(PROMPT, positions - response), "max_completion_length": response}
+        return {"max_prompt_length": min(self.prompt, positions - response), "max_completion_length": response}
 
     def own(self) -> dict[str, Any]:
         """Returns settings without which `check_architecture` refuses the model."""
@@ -168,18 +169,22 @@ OF_RESPONSES: dict[Thinking, str] = {
 }
 
 
-def recipe_changes(name: str, gpu_gib: float | None, turns: int = TURNS) -> tuple[dict[str, str], str]:
+def recipe_changes(
+    name: str, gpu_gib: float | None, turns: int = TURNS, prompt: int = PROMPT
+) -> tuple[dict[str, str], str]:
     """Returns what a model's recipe says in place of the template's marks, and the model and its machine in words.
     ``gpu_gib`` of `None` are those of this machine's GPU; without one a model of millions is trained on two cores, and
-    others are for 80 GiB. Raises `ValueError` as [`HubModel`] and [`fit`]."""
-    model = HubModel(name)
+    others are for 80 GiB. ``prompt`` is what a prompt has at most, in tokens. Raises `ValueError` as [`HubModel`] and
+    [`fit`]."""
+    model = HubModel(name, prompt)
     parameters, thought = model.shape.parameters, "does not think" if model.thinks == "no" else "thinks"
     size = f"{parameters / 1e9:.1f} billion" if parameters >= 5e8 else f"{parameters / 1e6:.0f} million"
     changes, told = {'"MODEL_ID"': literal(name), "MODEL_NAME": name}, f"{name} ({size} parameters, {thought})"
     if gpu_gib is None and model.small and not torch.cuda.is_available():
         changes |= ON_TWO_CORES
         why = {"learning_rate": "as in recipes/sums_smollm.py", "max_completion_length": "of one turn"}
-        settings, machine = TWO_CORES, "two cores"
+        longer = {} if prompt == PROMPT else {"max_prompt_length": model.lengths()["max_prompt_length"]}
+        settings, machine = TWO_CORES | longer, "two cores"
     else:
         gpu = memory.gpu_memory(gpu_gib)
         found = fit(model, gpu, turns)

@@ -9,6 +9,9 @@ from alignopsd_trl.common.options import option
 
 FRESH = "tiny"
 LIST = "list"
+SMALL = "small"
+PROGRAMS = {SMALL: 1024, "codex": 32768, "opencode": 32768, "claude": 65536, "pi": 16384, "mini-swe-agent": 16384}
+"""Coding agents that `new` writes a task for, and the tokens that a dialogue of one may have."""
 SCRIPTED, ASKED = 1024, 256
 """Default numbers of demonstrated episodes, by a scripted player and by an endpoint."""
 SKILLED_SHARE = 0.5

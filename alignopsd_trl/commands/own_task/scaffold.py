@@ -13,8 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from alignopsd_trl.commands.own_task.dataset import asked_dataset
-from alignopsd_trl.commands.own_task.hub_model import TURNS, recipe_changes
-from alignopsd_trl.commands.own_task.options import FRESH
+from alignopsd_trl.commands.own_task.hub_model import PROMPT, TURNS, recipe_changes
+from alignopsd_trl.commands.own_task.options import FRESH, PROGRAMS, SMALL
+from alignopsd_trl.commands.own_task.programs import asked_program
 from alignopsd_trl.commands.own_task.worlds import HELD_OUT, ask
 from alignopsd_trl.common.files import replacing
 from alignopsd_trl.common.literals import with_values
@@ -65,10 +66,10 @@ def write_task(
 
     Args:
         folder: its name becomes the task's.
-        kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv``, ``dataset`` or one of
-            `WORLDS`.
+        kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv``, ``dataset``,
+            ``program`` or one of `WORLDS`.
         asked, functions: as `alignopsd_trl.commands.own_task.worlds.ask` takes them; of ``dataset`` its file, folder or
-            id.
+            id; of ``program`` one of `PROGRAMS`.
         model: what the first policy starts from: ``smollm2`` or ``tiny``, by default `smollm2` if it is installed; or
             the folder or id of a model that is trained as it comes.
         gpu_gib: the GPU that such a model is trained on; by default this machine's.
@@ -78,18 +79,23 @@ def write_task(
     model = model or (OFFLINE_MODEL if has_smollm2() else FRESH)
     if kind == "dataset" and model == FRESH:
         raise ValueError(f"--dataset needs a model that knows something: --model with a folder or an id, or {INSTALL}")
+    ships = kind == "program" and asked != SMALL
+    if ships and model in POLICIES:
+        raise ValueError(f"--program {asked} calls tools: name a model that can with --model, a folder or an id")
     as_it_comes = model not in POLICIES or kind == "dataset"
     if gpu_gib is not None and not as_it_comes:
         raise ValueError(f"--gpu_gib {gpu_gib:g}: {model} learns on two cores; leave it out, or name another --model")
     own_parts = ["hub"] if as_it_comes else [model] if model == OFFLINE_MODEL else []
-    parts = [TEMPLATES / one for one in ("shared", kind, *own_parts)]
+    home = f"{SMALL}_{kind}" if asked == SMALL and kind == "program" else kind
+    parts = [TEMPLATES / one for one in ("shared", home, *own_parts)]
     _check(folder, name, parts)
-    world = asked_dataset(asked) if kind == "dataset" else ask(kind, asked, functions)
+    askers = {"dataset": asked_dataset, "program": asked_program}
+    world = askers[kind](asked) if kind in askers else ask(kind, asked, functions)
     changes = {**(ROOMY if kind in WORLDS else {}), **world.changes}
     told, planned = POLICIES.get(model, ""), ""
     if as_it_comes:
         place = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
-        own, told = recipe_changes(place, gpu_gib, world.values.get("max_turns", TURNS))
+        own, told = recipe_changes(place, gpu_gib, world.values.get("max_turns", TURNS), PROGRAMS.get(asked, PROMPT))
         own |= AS_IT_COMES if kind == "environment" else {}
         changes, planned = own | changes, " --plan" if gpu_gib is None else f" --plan --gpu_gib {gpu_gib:g}"
     names = {NAME: name, CLASS: _class(name), LABEL: json.dumps(asked)}
