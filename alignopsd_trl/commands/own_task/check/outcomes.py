@@ -197,8 +197,8 @@ def unreadable(episodes: Sequence[Episode]) -> Iterator[Finding]:
     if bare and len(bare) == len(views):
         yield Finding(
             "prompt",
-            f"a prompt shows {bare[0].observation!r:.60} and {bare[0].task_text!r:.60}, which hold nothing to decide by; "
-            "say in the observation what the numbers are (of Gymnasium: the function seen, or --seen of alignopsd new)",
+            f"a prompt shows {bare[0].observation!r:.60} and {bare[0].task_text!r:.60}, which hold nothing to decide "
+            "by; say in the observation what the numbers are (of Gymnasium: the function seen, or --seen of alignopsd new)",
         )
 
 
