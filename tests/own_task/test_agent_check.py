@@ -60,9 +60,9 @@ async def changing(row: Any, client: Any) -> float:
     return 1.0
 
 
-def looked(player: Any, **options: Any) -> tuple[str, list[Any]]:
+def looked(player: Any, history: str = "conversation", **options: Any) -> tuple[str, list[Any]]:
     environment = AgentEnvironment(player, **options)
-    task = Task("one", Suite.of_rows("one", environment, lambda split: [ROW], description={}))
+    task = Task("one", Suite.of_rows("one", environment, lambda split: [ROW], description={}), {"history": history})
     renderer = Renderer(tiny_tokenizer(["a text"]), environment.prompt, PlayOptions(100))
     return agent.look_at(task, ROW, lambda asked: [Answer("yes")] * len(asked), 20.0, renderer)
 
@@ -86,6 +86,11 @@ def test_what_costs_rows_or_groups_is_named(player: Any, about: str, words: list
     told, (found,) = looked(player)
     assert found.about == about and all(word in found.text for word in words), found
     assert ("1 row" in told) == (about == "siblings")
+
+
+def test_rows_matter_in_a_conversation_alone() -> None:
+    told, found = looked(changing, history="window")
+    assert "in a conversation 2 rows" in told and not found
 
 
 def test_a_program_has_one_path_and_its_own_time() -> None:

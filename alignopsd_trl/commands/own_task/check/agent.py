@@ -31,7 +31,8 @@ def look_at(task: Task, row: Row, actor: Actor, time_limit: float, renderer: Ren
     lines = [one.turns[0].shown.view.context for one in played]
     asks, limit = lines[0].turns, getattr(factory.options["agent"], "time_limit", time_limit)
     begins = asks[0].at - lines[0].begun
-    findings = [*_late(begins, limit), *_bare(asks), *_siblings(lines), *_breaks(asks)]
+    findings = [*_late(begins, limit), *_bare(asks), *_siblings(lines)]
+    findings += _breaks(asks) if task.preset.get("history") == "conversation" else ()  # else each turn is a row
     asides = sum(len(turn.info.get("not_trained", ())) for turn in played[0].turns)
     rows, tokens = sum(one.follows is None for one in asks), len(renderer.encode([_prompt(renderer, played[0])])[0])
     told = [f"{len(asks)} requests to train on, in a conversation {rows} {'row' if rows == 1 else 'rows'}"]
