@@ -26,7 +26,8 @@ def shortest_way(
         most: situations that are looked at.
         seconds: after which the search gives up.
     """
-    known, ways, end = {situation(start)}, [(start, ())], time.monotonic() + seconds
+    known, end = {situation(start)}, time.monotonic() + seconds
+    ways: list[tuple[TextEnvironment, tuple[str, ...]]] = [(start, ())]
     for environment, way in ways:  # which grows
         for action in actions:
             one = copy.deepcopy(environment)

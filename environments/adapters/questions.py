@@ -57,7 +57,7 @@ def questions(source: str) -> dict[str, list[dict[str, Any]]]:
     return {"train": list(learnt.values()), "test": list(tested.values())}
 
 
-def _splits(source: str) -> Mapping[str, Any]:
+def _splits(source: str) -> Any:
     from datasets import disable_progress_bars, load_dataset
 
     disable_progress_bars()

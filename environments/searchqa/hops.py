@@ -64,7 +64,12 @@ class HopQA(SearchQA):
     is a milestone, and so is the right answer."""
 
     def reset(
-        self, question: str, golden_answers: str | Sequence[str], category: str | None = None, **_: Any
+        self,
+        question: str,
+        golden_answers: str | Sequence[str],
+        data_source: str | None = None,
+        category: str | None = None,
+        **_: Any,
     ) -> Opening:
         opening = super().reset(question, golden_answers, category=category)
         facts, self._kind, self._name = asked(question)

@@ -256,7 +256,7 @@ def test_titles_are_no_turns_where_somebody_says_so(model: str, trains: Any) -> 
 
 def test_a_trains_that_fails_says_so() -> None:
     with pytest.raises(TypeError, match="trains=|trains is 'x'"):
-        AgentEnvironment(titled, trains="x")  # ty: ignore
+        AgentEnvironment(titled, trains="x")
     for wrong, told in ((lambda request: None, "returned None"), (lambda request: 1 // 0, "ZeroDivisionError")):
         (one,) = played(AgentEnvironment(titled, trains=wrong), [{"task_id": "one", "model": "policy"}], siblings=1)
         assert one.failed and told in one.message, one.message

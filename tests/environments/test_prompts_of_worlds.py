@@ -42,6 +42,10 @@ def test_the_short_prompt_names_the_form_of_an_answer() -> None:
     assert asked[-1].endswith("<action>[number]</action>")
 
 
+def place_of(one: Any) -> int:
+    return one.place
+
+
 class Line(PlainEnvironment):
     """A place on a line; the goal is two steps to the right."""
 
@@ -57,6 +61,6 @@ class Line(PlainEnvironment):
 def test_the_shortest_way_is_found_and_leaves_its_start_as_it_is() -> None:
     start = Line()
     start.reset()
-    assert shortest_way(start, ["up", "left", "right"], lambda one: one.place) == ("right", "right")
+    assert shortest_way(start, ["up", "left", "right"], place_of) == ("right", "right")
     assert start.place == 0
-    assert shortest_way(start, ["left", "up"], lambda one: one.place) is None
+    assert shortest_way(start, ["left", "up"], place_of) is None

@@ -352,7 +352,7 @@ def test_evaluations_report_the_score_alone_where_success_is_unknown(chat_policy
     content = plain(result.to_dict())
     assert content["success"]["mean"] == (None if success is None else pytest.approx(100 / 6))
     folder = type("Folder", (), {"path": Path("runs")})
-    shown = closing(None, plain(result.to_dict(outcomes=True)), folder)
+    shown = closing(None, plain(result.to_dict(outcomes=True)), folder, "-")
     assert ("unknown" in shown) is (success is None)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trl import ModelConfig
 
 from alignopsd_trl.commands.launch.model_files import Thinking
+from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.config import AlignOPSDConfig
 
 BILLIONS = 1e9  # parameters from which a laptop's settings are a mistake
@@ -27,7 +28,7 @@ def unsuited(parameters: int, args: AlignOPSDConfig, model: ModelConfig, adapts:
     """
     found = [*_laptop(args, model), *_rate(parameters, args.learning_rate, adapts)] if parameters > SMALL else []
     found = found if parameters >= BILLIONS else [one for one in found if one.startswith("learning_rate")]
-    off = (args.chat_template_kwargs or {}).get("enable_thinking") is False
+    off = as_mapping(args.chat_template_kwargs).get("enable_thinking") is False
     length = args.max_completion_length
     if length < THOUGHT and thinks != "no" and not off:
         choice = ", or --chat_template_kwargs '{\"enable_thinking\": false}'" if thinks == "by choice" else ""

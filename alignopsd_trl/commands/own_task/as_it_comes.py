@@ -118,7 +118,7 @@ def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdic
     skills = skills_of(task, bank, tokenizer, task.limit("max_prompt_length"))
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     played = {view: episodes for view, (_, episodes) in play_views(task, model, tokenizer, rows, views).items()}
-    off = (args.chat_template_kwargs or {}).get("enable_thinking") is False
+    off = as_mapping(args.chat_template_kwargs).get("enable_thinking") is False
     thinks = not off and thinking(preset["model_name_or_path"], model.config.model_type) != "no"
     del model
     torch.cuda.empty_cache()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -126,7 +126,7 @@ class Place:
 
 
 @contextmanager
-def place() -> Iterator[Place]:
+def place() -> Generator[Place]:
     """Makes the folders of an episode, and removes them."""
     for name in ("task", "home", "episodes"):
         (ROOT / name).mkdir(mode=0o700, parents=True, exist_ok=True)

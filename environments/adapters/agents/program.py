@@ -73,14 +73,12 @@ class Program:
         model: str = "policy",
         time_limit: float = 600.0,
     ):
-        for name, given in (("command", command), ("reward", reward)):
-            if name == "reward" and callable(given):
-                continue
+        for name, given in (("command", command), *(() if callable(reward) else (("reward", reward),))):
             if isinstance(given, str) or not given or not all(isinstance(one, str) for one in given):
                 raise TypeError(f"{name}={given!r:.80} must be a list of texts, such as ['codex', 'exec', '{{task}}']")
         if files is not None and not callable(files):
             raise TypeError(f"files={files!r:.80} must be a function of a row")
-        if not (isinstance(time_limit, Real) and time_limit > 0):
+        if not (isinstance(time_limit, int | float) and time_limit > 0):
             raise ValueError(f"time_limit={time_limit!r} must be a number of seconds")
         if reward is tests_pass and find_spec("pytest") is None:
             raise ImportError("reward=tests_pass needs pytest: pip install pytest")

@@ -24,7 +24,7 @@ def is_agent(task: Task) -> bool:
 
 def look_at(task: Task, row: Row, actor: Actor, time_limit: float, renderer: Renderer) -> tuple[str, list[Finding]]:
     """Plays a row twice side by side; returns a line about its requests, and findings."""
-    factory = task.suite.factory
+    factory: Any = task.suite.factory
     played = [one.trajectory for one in play(factory, [row, row], actor, time_limit=time_limit)]
     if not (played := [one for one in played if one.turns]):
         return "", []  # other findings say why
