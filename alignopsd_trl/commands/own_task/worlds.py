@@ -55,6 +55,8 @@ FEWEST = 64  # training tasks of which some can be held out
 SECONDS = 5.0  # for one world to open, where all are listed
 RIGHT = {"episodes=256)": "episodes=256, won_only=True)"}
 """In a recipe of reasoning-gym, whose player guesses without the answer."""
+WON_BY_TEXT = {"episodes=256)": "episodes=256, won_only=True, skilled_share=0.75)"}
+"""In a recipe of Gymnasium, where episodes by chance may be long and are mostly lost."""
 UNKNOWN_ANSWER = "the answers that it keeps are not those that it takes"
 QUESTIONS = 4  # of a dataset whose answers are tried
 REQUEST = 240  # characters of a world's own description
@@ -330,7 +332,7 @@ def _gymnasium(functions: Mapping[str, str], asked: str) -> Written:
     told = {"ID": asked, "REQUEST": _request(world, asked), "ACTIONS": _names(world) if listed else (), **_won(world)}
     told |= {"DRAWN": functions.get("seen") == DRAWN, "max_turns": _turns(world)}
     world.close()
-    changes = {}
+    changes = dict(WON_BY_TEXT)
     for name, place in functions.items():
         module, _, function = place.partition(":")
         if place == DRAWN and name == "seen":

@@ -198,7 +198,7 @@ def unreadable(episodes: Sequence[Episode]) -> Iterator[Finding]:
         yield Finding(
             "prompt",
             f"a prompt shows {bare[0].observation!r:.60} and {bare[0].task_text!r:.60}, which hold nothing to decide "
-            "by; say in the observation what the numbers are (of Gymnasium: by the function seen, or new's --seen)",
+            "by; say in the observation what the numbers are (of Gymnasium: seen, or --seen of alignopsd new)",
         )
 
 

@@ -1,6 +1,5 @@
 """The task: an environment of Gymnasium. `seen` and `played` make its observations and actions texts; write yours."""
 
-import copy
 import re
 from importlib import import_module
 
@@ -67,13 +66,6 @@ class MyTask(PlainEnvironment):
     def close(self):
         if self.world is not None:
             self.world.close()
-
-    def __deepcopy__(self, known):
-        """A copy that plays on alone. The table of a world in which nothing changes is not copied."""
-        table = getattr(self.world.unwrapped, "P", None)
-        other = copy.copy(self)
-        vars(other).update(copy.deepcopy(vars(self), {**known, id(table): table}))
-        return other
 
 
 def coloured(letter):

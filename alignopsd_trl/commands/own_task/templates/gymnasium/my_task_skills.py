@@ -5,7 +5,7 @@ reward alone (`python train.py --method grpo`)."""
 import functools
 from contextlib import closing
 
-from my_task import ACTIONS, MyTask, seen
+from my_task import ACTIONS, GOAL, MyTask, seen
 
 from alignopsd_trl.environments import shortest_way
 
@@ -25,8 +25,21 @@ def told(number):
         if table and any(len(results) > 1 for place in table.values() for results in place.values()):
             best = best_actions(table, environment.shown)
             return "Best: " + "; ".join(f"{seen(place)}: {action}" for place, action in best.items()) if best else ""
-        way = shortest_way(environment, ACTIONS, situation)
+        way = way_by(table, environment.shown) if table else shortest_way(environment, ACTIONS, situation)
         return f"The way: {'; '.join(way)}" if way else ""
+
+
+def way_by(table, start):
+    """The fewest actions that win, by a table without chance; `None` if it has none."""
+    known, ways = {start}, [(start, ())]
+    for place, way in ways:  # which grows
+        for action, ((_, then, paid, ended),) in table[place].items():
+            if ended and paid >= GOAL:
+                return (*way, ACTIONS[action])
+            if not ended and then not in known:
+                known.add(then)
+                ways.append((then, (*way, ACTIONS[action])))
+    return None
 
 
 def situation(environment):
