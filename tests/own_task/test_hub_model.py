@@ -119,6 +119,7 @@ def test_a_small_model_is_for_two_cores_unless_a_gpu_is_named(tmp_path: Path, mo
     place = _described(tmp_path, "short")
     changes, told = recipe_changes(place, None)
     assert changes["ONE_GPU"] == "SMOLLM2" and told.endswith("on two cores")
+    assert '"max_prompt_length": 976' in changes["    # SETTINGS"]  # of 1024 positions, beside 48 of a response
     assert "ONE_GPU" not in recipe_changes(place, 24)[0]
 
 

@@ -61,20 +61,14 @@ class HubModel:
     def thinks(self) -> Thinking:
         return thinking(self.name, self.config.model_type)
 
-    @property
-    def small(self) -> bool:
-        """Whether two cores train it."""
-        return self.shape.parameters <= SMALL
-
-    def lengths(self) -> dict[str, int]:
-        """Returns the tokens of a prompt and of a response, which the model's positions hold."""
-        response = RESPONSE if self.thinks == "no" else THOUGHTS
-        positions = getattr(self.config.get_text_config(), "max_position_embeddings", None) or self.prompt + response
+    def lengths(self, prompt: int = 0, response: int = 0) -> dict[str, int]:
+        """Returns the tokens of a prompt and of a response, by default of one that thinks if the model does, which the
+        model's positions hold."""
+        prompt, response = prompt or self.prompt, response or (RESPONSE if self.thinks == "no" else THOUGHTS)
+        positions = getattr(self.config.get_text_config(), "max_position_embeddings", None) or prompt + response
         if positions <= response:
-            raise ValueError(
-                f"model={self.name!r} has {positions} positions, too few for responses of {response} tokens"
-            )
-        return {"max_prompt_length": min(self.prompt, positions - response), "max_completion_length": response}
+            raise ValueError(f"model={self.name!r} has {positions} positions, and responses {response} tokens")
+        return {"max_prompt_length": min(prompt, positions - response), "max_completion_length": response}
 
     def own(self) -> dict[str, Any]:
         """Returns settings without which `check_architecture` refuses the model."""
@@ -88,7 +82,7 @@ class HubModel:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedRecipe:
     """Settings with which a plan fits on a GPU, how the policy samples there, and that plan's memory."""
 
     settings: Mapping[str, Any]
@@ -96,7 +90,7 @@ class Fitted:
     planned: PlannedMemory
 
 
-def fit(model: HubModel, gpu_gib: float, turns: int = TURNS) -> Fitted:
+def fit(model: HubModel, gpu_gib: float, turns: int = TURNS) -> FittedRecipe:
     """Returns the first settings that fit: those that change no result are lowered first, then the round, and last
     the way of sampling.
 
@@ -122,7 +116,7 @@ def fit(model: HubModel, gpu_gib: float, turns: int = TURNS) -> Fitted:
             least = planned if least is None or planned.most < least.most else least
             roomy = planned.engine is None or planned.engine.sequences >= at_once
             if planned.most <= ROOM * gpu_gib and roomy and not planned.problem:
-                return Fitted({**sampler, **chosen, **model.own()}, samples, planned)
+                return FittedRecipe({**sampler, **chosen, **model.own()}, samples, planned)
     assert least is not None
     raise ValueError(
         f"model={model.name!r} does not fit on a GPU of {gpu_gib:g} GiB: with LoRA it takes {least.most:.0f} GiB at "
@@ -140,10 +134,7 @@ def _choices(sampler: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], int]]
 
 GUIDE = 'TRL\'s page "LoRA Without Regret"'  # which tells of Schulman et al., 2025  # of Schulman et al., 2025
 ADAPTER = {"lora_r": 16, "learning_rate": 1e-5}
-TWO_CORES: dict[str, Any] = {
-    **{"learning_rate": 2e-4, "updates_per_round": 4, "max_prompt_length": 1024, "max_completion_length": 48},
-    **{"tasks_per_round": 6, "num_generations": 6},
-}
+TWO_CORES = {"learning_rate": 2e-4, "updates_per_round": 4, "tasks_per_round": 6, "num_generations": 6}
 """Settings of a small model's recipe on two cores, over `SMOLLM2`."""
 WHY = {
     "lora_r": f"of all linear layers; reward needs little: {GUIDE} has 1 to 32",
@@ -180,11 +171,11 @@ def recipe_changes(
     parameters, thought = model.shape.parameters, "does not think" if model.thinks == "no" else "thinks"
     size = f"{parameters / 1e9:.1f} billion" if parameters >= 5e8 else f"{parameters / 1e6:.0f} million"
     changes, told = {'"MODEL_ID"': literal(name), "MODEL_NAME": name}, f"{name} ({size} parameters, {thought})"
-    if gpu_gib is None and model.small and not torch.cuda.is_available():
+    if gpu_gib is None and parameters <= SMALL and not torch.cuda.is_available():
         changes |= ON_TWO_CORES
         why = {"learning_rate": "as in recipes/sums_smollm.py", "max_completion_length": "of one turn"}
-        longer = {} if prompt == PROMPT else {"max_prompt_length": model.lengths()["max_prompt_length"]}
-        settings, machine = TWO_CORES | longer, "two cores"
+        short = 1024 if prompt == PROMPT else prompt
+        settings, machine = {**TWO_CORES, **model.lengths(short, 48)}, "two cores"
     else:
         gpu = memory.gpu_memory(gpu_gib)
         found = fit(model, gpu, turns)
