@@ -1,6 +1,6 @@
 """A small coding agent: each response may have one line `$ COMMAND`, which bash runs. It knows nothing of training.
 
-    OPENAI_BASE_URL=... OPENAI_API_KEY=... python my_task_agent.py TURNS TASK
+OPENAI_BASE_URL=... OPENAI_API_KEY=... python my_task_agent.py TURNS TASK
 """
 
 import json
