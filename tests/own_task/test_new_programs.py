@@ -7,6 +7,7 @@ import json
 import os
 import random
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.own_task.options import PROGRAMS, SMALL
 from alignopsd_trl.commands.own_task.scaffold import TEMPLATES
 from alignopsd_trl.environments import load
+from alignopsd_trl.environments.loading import find_module
 
 SHIPPED = sorted({*PROGRAMS} - {SMALL})
 HERE = TEMPLATES / "program"
@@ -187,6 +189,52 @@ def test_the_small_agents_player_wins_with_the_text_and_guesses_without(mending:
     assert (plain.privileged, len(plain.turns), len(found.rows)) == (False, 3, 6)  # a request is a whole dialogue
     said = [turn.response_text.split()[:2] for turn in plain.turns]
     assert [one[0] for one in said] == ["<think>read", f"<think>{plain.row['category']}:", "<think>mended</think>"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mends", [False, True])
+def test_the_reward_is_by_the_tests_as_they_were(codex: Path, monkeypatch: pytest.MonkeyPatch, mends: bool) -> None:
+    from alignopsd_trl.environments.adapters.agents.program import filled
+
+    module: Any = find_module("maze_of_code")
+    row, folder = module.row("train", 0), codex / "episode"
+    folder.mkdir()
+    for name, text in module.folder_of(row).items():
+        (folder / name).write_text("" if name.startswith("test_") else text)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --collect-only\n")
+    (folder / "conftest.py").write_text("collect_ignore_glob = ['*.py']\n")
+    (folder / "pytest.py").write_text("main = lambda given: 0\n")
+    if mends:
+        found = module.made("train", 0)
+        changed(folder / found.file, (f"{found.wrong}\n", f"{found.right}\n"))
+    ran = subprocess.run([filled(one, row) for one in module.REWARD], cwd=folder, capture_output=True, text=True)
+    assert ran.returncode == (0 if mends else 1), ran.stdout + ran.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_player_mends_a_repository_by_the_programs_own_shell(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chat_policy: tuple[Path, Any]
+) -> None:
+    from alignopsd_trl.commands.own_task.demonstrations import bank_of, skills_of
+    from alignopsd_trl.commands.own_task.playing import play, scripted
+    from alignopsd_trl.commands.own_task.task import find_task
+    from alignopsd_trl.commands.own_task.warm_start.tiny import WordCount
+
+    monkeypatch.chdir(tmp_path)
+    chat_policy[1].save_pretrained(chat_policy[0])
+    main(["new", "maze", "--program", name, "--model", str(chat_policy[0])])
+    monkeypatch.chdir("maze")
+    if shutil.which(runpy.run_path("maze_program.py")["COMMAND"][0]) is None:
+        pytest.skip(f"{name} is not on PATH")
+    changed(tmp_path / "maze" / "maze.py", ('"train": 1000', '"train": 2'))
+    task = find_task("maze")
+    skills = skills_of(task, bank_of(task), WordCount(), 4096)
+    found = play(task.suite.factory, task.rows("train"), scripted("maze", None), skills=skills, time_limit=120)
+    plain, skilled = (one.trajectory for one in found)
+    assert not [one.message for one in (plain, skilled) if one.failed]
+    assert (plain.privileged, plain.won) == (False, False)
+    assert (skilled.privileged, skilled.won, skilled.reward) == (True, True, 1.0), skilled.turns[-1].info
 
 
 @pytest.mark.full

@@ -94,8 +94,9 @@ def write_task(
     changes = {**(ROOMY if kind in WORLDS else {}), **world.changes}
     told, planned = POLICIES.get(model, ""), ""
     if as_it_comes:
+        prompt = PROGRAMS[asked] if kind == "program" else PROMPT
         place = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
-        own, told = recipe_changes(place, gpu_gib, world.values.get("max_turns", TURNS), PROGRAMS.get(asked, PROMPT))
+        own, told = recipe_changes(place, gpu_gib, world.values.get("max_turns", TURNS), prompt)
         own |= AS_IT_COMES if kind == "environment" else {}
         changes, planned = own | changes, " --plan" if gpu_gib is None else f" --plan --gpu_gib {gpu_gib:g}"
     names = {NAME: name, CLASS: _class(name), LABEL: json.dumps(asked)}

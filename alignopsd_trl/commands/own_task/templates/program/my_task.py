@@ -23,7 +23,8 @@ for name, text in json.loads(sys.argv.pop(1)).items():
     open(name, "w").write(text)
 import pytest
 sys.exit(pytest.main(sys.argv[1:]))"""
-REWARD = [sys.executable, "-c", PUT_BACK, "{tests}", *tests_pass[3:]]  # passes by the tests as they were
+REWARD = [sys.executable, "-I", "-c", PUT_BACK, "{tests}", *tests_pass[3:], "--noconftest", "-c", os.devnull]
+"""Passes by the tests as they were. Settings of pytest that the program leaves behind don't count."""
 
 
 @cache

@@ -57,7 +57,6 @@ def suite(**options):
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONDONTWRITEBYTECODE": "1",  # a file that changes twice in a second would be run as it was
         },
-        time_limit=30.0,
     )
     return Suite.of_rows(
         "my_task",
