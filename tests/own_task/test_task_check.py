@@ -351,7 +351,7 @@ def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.Monke
 
 
 def test_a_player_that_never_wins_is_wrong() -> None:
-    played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
+    played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=8)
     assert [one.ruins for one in contest.findings(played)][0]
 
 

@@ -73,8 +73,8 @@ MAY_IMPORT = {
         *("commands.analysis", "commands.launch", "commands.study"),
     ),
     "commands.own_task": (
-        *("turns", "common", "encoder", "methods", "rollout", "runs", "scoring", "skills", "checks", "results"),
-        *("commands.launch", "commands.own_task"),
+        *("turns", "common", "encoder", "methods", "rollout", "runs", "scoring", "sampling", "skills", "checks"),
+        *("results", "commands.launch", "commands.own_task"),
     ),
     "commands.cli": ("common", "commands.launch"),
 }
