@@ -76,11 +76,12 @@ def _whole(episode: Trajectory) -> bool:
 
 def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
     """Yields findings about a player's episodes from which a policy can't learn: its moves are refused throughout, it
-    never wins (or, if wins are unknown, always earns the same and nothing), its prompts hold nothing to decide by, or the text that
-    the teacher reads brings it nothing."""
+    never wins (or, if wins are unknown, always earns the same, and no reward above 0), its prompts hold nothing to
+    decide by, or the text that the teacher reads brings it nothing."""
     yield from outcomes.unreadable(episodes)
     whole = [one.trajectory for one in episodes if _whole(one.trajectory)]
-    known, rewards = any(one.won is not None for one in whole), {one.reward for one in whole}
+    rewards = {one.reward for one in whole}
+    barren = any(one.won is not None for one in whole) or len(rewards) == 1 and max(rewards) <= 0
     if outcomes.refused_throughout(episodes):
         turn = episodes[0].trajectory.turns[0]
         yield Finding(
@@ -88,7 +89,7 @@ def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
             f"nearly all moves of the player are refused, such as {turn.action!r:.60}, answered by "
             f"{turn.observation!r:.80}: such play shows nothing; let it move by the world's rules",
         )
-    elif len(whole) >= LEAST and not any(one.won for one in whole) and (known or len(rewards) == 1 and max(rewards) <= 0):
+    elif len(whole) >= LEAST and not any(one.won for one in whole) and barren:
         yield Finding(
             "player",
             f"the scripted player won none of {len(whole)} episodes: there is nothing to demonstrate, and what good "
