@@ -303,6 +303,7 @@ def run_down(root: Path, strategy: str) -> None:
     Down.broken = False
     resumed = make(folder, root, "down", factory=Down)
     resumed.train(resume_from_checkpoint=True)
+    torch.distributed.barrier()  # the first process still writes
     result = outcome(resumed) | {"message": message, "files": sorted(path.name for path in folder.glob("*/*"))}
     torch.save(result, root / strategy / f"down_{os.environ['RANK']}.pt")
 
