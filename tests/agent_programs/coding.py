@@ -5,80 +5,34 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.commands.own_task.scaffold import TEMPLATES
 from alignopsd_trl.environments.adapters import Program, tests_pass
 
 HERE = Path(os.environ.get("PROGRAMS", "not_there"))
 NODE, PYTHON = HERE / "node" / "node_modules" / ".bin", HERE / "python" / "bin"
 
-CODEX = """
-model = "policy"
-model_provider = "policy"
-[model_providers.policy]
-name = "policy"
-base_url = "{url}"
-env_key = "OPENAI_API_KEY"
-wire_api = "responses"
-[analytics]
-enabled = false
-[features]
-plugins = false
-"""
-PI = {
-    "baseUrl": "{url}",
-    "apiKey": "{key}",
-    "api": "openai-completions",
-    "models": [{"id": "policy", "name": "policy", "reasoning": False, "input": ["text"]}],
-}
-OPENCODE = {
-    "autoupdate": False,
-    "model": "policy/policy",
-    "small_model": "policy/policy-aside",
-    "provider": {
-        "policy": {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": "{url}", "apiKey": "{key}"},
-            "models": {"policy": {}, "policy-aside": {}},
-        }
-    },
-}
-FLAGS = "--skip-git-repo-check --dangerously-bypass-approvals-and-sandbox".split()
+SHIPPED = {"codex": NODE, "pi": NODE, "opencode": NODE, "mini-swe-agent": PYTHON, "claude": Path()}
+"""Programs for which `alignopsd new --program` writes a task, and where they are."""
 
-PROGRAMS: dict[str, dict[str, Any]] = {
-    "codex": {"command": [NODE / "codex", "exec", *FLAGS, "{task}"], "home": {".codex/config.toml": CODEX}},
-    "pi": {
-        "command": [NODE / "pi", "-p", "--provider", "policy", "--model", "policy", "{task}"],
-        "home": {".pi/agent/models.json": json.dumps({"providers": {"policy": PI}})},
-    },
-    "opencode": {
-        "command": [NODE / "opencode", "run", "{task}"],
-        "home": {".config/opencode/opencode.json": json.dumps(OPENCODE)},
-        "env": dict.fromkeys(("OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_DEFAULT_PLUGINS"), "true"),
-    },
+
+def as_written(name: str) -> dict[str, Any]:
+    """Returns the lines of a program as a user gets them."""
+    found = runpy.run_path(str(TEMPLATES / "program" / name / "my_task_program.py"))
+    first, *rest = found["COMMAND"]
+    return {"command": [SHIPPED[name] / first, *rest], "home": found["HOME"], "env": found["ENV"]}
+
+
+PROGRAMS: dict[str, dict[str, Any]] = {name: as_written(name) for name in SHIPPED} | {
     "qwen": {
         "command": [NODE / "qwen", "--yolo", "-p", "{task}"],
         "home": {".qwen/settings.json": json.dumps({"privacy": {"usageStatisticsEnabled": False}})},
         "env": {"OPENAI_MODEL": "policy"},
     },
-    "mini-swe-agent": {
-        "command": [PYTHON / "mini", "--yolo", "--exit-immediately", "--model", "openai/policy", "--task", "{task}"],
-        "env": {
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "MSWEA_CONFIGURED": "true",
-            "MSWEA_COST_TRACKING": "ignore_errors",
-        },
-    },
     "anthropic": {"command": [PYTHON / "python", Path(__file__).with_name("by_anthropic.py"), "{task}"]},
-    "claude": {
-        "command": ["claude", "-p", "--dangerously-skip-permissions", "--model", "policy", "{task}"],
-        "env": {
-            "ANTHROPIC_DEFAULT_HAIKU_MODEL": "policy-aside",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "IS_SANDBOX": "1",  # for root
-        },
-    },
 }
 
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agent_programs import coding
 from fakes.own_task import changed, fails, rows_of
 
 from alignopsd_trl.commands.cli import main
@@ -82,22 +81,6 @@ def test_repositories_come_from_their_numbers_and_differ() -> None:
     assert len({str(one.files) for one in some}) == 60
     assert {one.mistake for one in some} == {*REPOSITORIES.MISTAKES}
     assert {one.file for one in some} == {f"{name}.py" for name in REPOSITORIES.MODULES}
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_lines_of_a_program_are_those_that_were_tried(name: str) -> None:
-    written = runpy.run_path(str(HERE / name / "my_task_program.py"))
-    tried = coding.PROGRAMS[name]
-    command = [Path(tried["command"][0]).name, *tried["command"][1:]]
-    assert written["COMMAND"] == command
-    assert written["ENV"] == tried.get("env", {})
-    assert {place: _read(text) for place, text in written["HOME"].items()} == {
-        place: _read(text) for place, text in tried.get("home", {}).items()
-    }
-
-
-def _read(text: str) -> Any:
-    return json.loads(text) if text.startswith("{") else text
 
 
 @pytest.fixture

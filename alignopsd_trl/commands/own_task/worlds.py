@@ -126,7 +126,7 @@ def listed(kind: str) -> Iterator[str]:
     tables: dict[str, tuple[Callable[[], list[str]], Callable[[str], str]]] = {
         "textarena": (_games, lambda name: f"turns: {_dealt(name).max_turns or 'no limit'}"),
         "textworld": (lambda: list(FAMILIES), lambda name: f"NAME=NUMBER, 1 or more: {FAMILIES[name]}"),
-        "scienceworld": (lambda: _tasks(), lambda name: "needs Java; its own variations are the rows"),
+        "scienceworld": (_tasks, lambda name: "needs Java; its own variations are the rows"),
         "gymnasium": (_ids, _needs),
         "reasoning_gym": (lambda: sorted(_datasets()), lambda name: f"such as: {_answered(name):.70}"),
     }

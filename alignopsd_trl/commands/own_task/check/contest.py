@@ -83,7 +83,7 @@ def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
     rewards = {one.reward for one in whole}
     barren = any(one.won is not None for one in whole) or len(rewards) == 1 and max(rewards) <= 0
     if outcomes.refused_throughout(episodes):
-        turn = episodes[0].trajectory.turns[0]
+        turn = next(turn for one in episodes for turn in one.trajectory.turns)
         yield Finding(
             "player",
             f"nearly all moves of the player are refused, such as {turn.action!r:.60}, answered by "
