@@ -128,7 +128,8 @@ setup(
         "studies": ["matplotlib>=3.9"],
         "notebooks": NOTEBOOKS,
         "test": [
-            *("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.11", "ty>=0.0.105", "setuptools>=70.1"),
+            *("pytest>=8", "pytest-xdist>=3.6", "pytest-timeout>=2.3", "hypothesis>=6.100"),
+            *("ruff>=0.11", "ty>=0.0.105", "setuptools>=70.1"),
             *AGENTS,
             *NOTEBOOKS,
         ],

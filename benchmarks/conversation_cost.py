@@ -9,21 +9,27 @@ scoring as the trainer does, for three ways to train on them:
 
 Scoring is what AlignOPSD asks for: of each turn the student's own response, the same under the privileged prompt, and
 for some turns under the privileged prompt of a sibling's turn. Nothing is computed, tokens are counted; ``--compute``
-also trains a round of a small random model each way (RLSD: no matched views) and takes the processor's seconds.
+also trains a round of a random model each way (RLSD: no matched views), in a process of its own, and takes the
+processor's seconds and the most memory. ``--shape 0.5b`` has the widths and the words of Qwen2.5-0.5B.
 
     python benchmarks/conversation_cost.py --output cost.json
     python benchmarks/conversation_cost.py --output cost.json --turns 30 --history 5 --observation 240
+    python benchmarks/conversation_cost.py --output cost.json --siblings 2 --turns 20 --template 30000 \\
+        --compute conversation --shape 0.5b --layers 4
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
+import resource
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +52,22 @@ from alignopsd_trl.training.turn_rows import Layout, collate_rows, sub_chunks
 from alignopsd_trl.turns import Seeds, Trajectory, TurnBatch
 
 WAYS = {"rows": ("window", False), "conversation": ("conversation", True), "alone": ("conversation", False)}
+SHAPES = {
+    "small": {
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    },
+    "0.5b": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+}
 LONGEST = 1 << 20
 CHAT = (
     "{% for message in messages %}<|im_start|> {{ message['role'] }} {{ message['content'] }} <|im_end|> {% endfor %}"
@@ -195,20 +217,20 @@ def counted(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def computed(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Processor seconds of scoring and update of one round, by way, through the trainer."""
-    result = {}
-    for name, (history, merge) in WAYS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            result[name] = _round(arguments, Path(folder), history, merge, shared=name != "alone")
-    return result
+def computed(arguments: argparse.Namespace, way: str) -> dict[str, float]:
+    """Processor seconds of scoring and update of one round, and the most GiB of its process, through the trainer."""
+    history, merge = WAYS[way]
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = _round(arguments, Path(folder), history, merge, shared=way != "alone")
+    return {**seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
 def _round(arguments: argparse.Namespace, folder: Path, history: str, merge: bool, shared: bool) -> dict[str, float]:
     tokenizer = build_tokenizer()
     torch.manual_seed(0)
-    shape = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}
-    config = Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=2, max_position_embeddings=LONGEST, **shape)
+    shape = {"vocab_size": len(tokenizer), **SHAPES[arguments.shape]}
+    shape["num_hidden_layers"] = arguments.layers or shape["num_hidden_layers"]
+    config = Qwen2Config(num_key_value_heads=2, max_position_embeddings=LONGEST, **shape)
     config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
     Qwen2ForCausalLM(config).save_pretrained(folder / "policy")
     tasks = Dataset.from_list([{"task_id": "t"}])
@@ -232,7 +254,7 @@ def _round(arguments: argparse.Namespace, folder: Path, history: str, merge: boo
             max_steps=1,
             use_cpu=True,
             bf16=False,
-            gradient_checkpointing=False,
+            gradient_checkpointing=arguments.shape != "small",
             save_strategy="no",
             save_trajectories=False,
             report_to="none",
@@ -257,10 +279,11 @@ def show(result: dict[str, Any], console: Console) -> None:
             table.add_row(
                 f"{phase}, {kind} tokens", *(f"{value:,}" for value in values), f"{values[0] / values[1]:.1f}"
             )
-    for phase, ways in result.get("cpu_seconds", {}).items():
-        table.add_row(
-            f"{phase}, CPU s", *(f"{ways[way]:.1f}" for way in WAYS), f"{ways['rows'] / ways['conversation']:.1f}"
-        )
+    for name in ("scoring", "update", "gib"):
+        values = [result["computed"].get(way, {}).get(name) for way in WAYS]
+        ratio = f"{values[0] / values[1]:.1f}" if values[0] and values[1] else ""
+        unit = "GiB" if name == "gib" else f"{name}, CPU s"
+        table.add_row(unit, *("" if value is None else f"{value:.1f}" for value in values), ratio)
     console.print(table)
 
 
@@ -277,15 +300,18 @@ def main() -> None:
     parser.add_argument("--skill", type=int, default=300)
     parser.add_argument("--matched", type=float, default=0.8, help="share of turns with a matched view")
     parser.add_argument("--budget", type=int, default=32768, help="padded tokens per forward")
-    parser.add_argument("--compute", action="store_true", help="also train a round of a small model each way")
+    parser.add_argument("--compute", nargs="*", choices=tuple(WAYS), default=[], help="also train a round these ways")
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="small", help="of the model that is trained")
+    parser.add_argument("--layers", type=int, help="fewer than the shape has; seconds are nearly proportional")
     arguments = parser.parse_args()
     arguments.history = arguments.turns if arguments.history is None else arguments.history
     case = f"{arguments.siblings} episodes of {arguments.turns} turns, history of {arguments.history}"
     result: dict[str, Any] = {"case": case, "arguments": {**vars(arguments), "output": str(arguments.output)}}
     result["tokens"] = counted(arguments)
-    if arguments.compute:
-        seconds = computed(arguments)
-        result["cpu_seconds"] = {phase: {way: seconds[way][phase] for way in WAYS} for phase in ("scoring", "update")}
+    result["computed"] = {}
+    for way in arguments.compute:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+            result["computed"][way] = apart.submit(computed, arguments, way).result()
     show(result, Console())
     arguments.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

@@ -16,6 +16,7 @@ from transformers.training_args import OptimizerNames
 
 from alignopsd_trl.checks.intended import Intended
 from alignopsd_trl.common.models import resolve_model
+from alignopsd_trl.common.offline import OFFLINE_MODEL
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Method
 from alignopsd_trl.methods.align_opsd.method import AlignOPSD
@@ -127,7 +128,7 @@ def _facts(run: Mapping[str, Any], method: Method) -> dict[str, Any]:
         "_teacher": method.needs_teacher,
         "_teacher_or_siblings": method.needs_teacher or run["privileged_siblings"],
         "_several_rewards": len(run["reward_weights"] or ()) > 1 or run["scale_rewards"] == "none",
-        "_hub": model and not Path(resolve_model(model)).expanduser().is_dir(),
+        "_hub": model and not (model == OFFLINE_MODEL or Path(resolve_model(model)).expanduser().is_dir()),
         "_cpu": run["use_cpu"] or not torch.accelerator.is_available(),
         "_evaluates": "panel" not in run or run["eval_on_start"] or _shown(run["eval_strategy"]) != "no",
         "_chooses": chooses or _shown(run["lr_scheduler_type"]) in ("reduce_lr_on_plateau", "greedy"),
