@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import shutil
 import socket
 import struct
@@ -47,6 +48,7 @@ from alignopsd_trl.environments.validation import guarded
 from alignopsd_trl.environments.worker import FINISH, READY, RESET, RESTORE, STEP
 
 Item = tuple[int, str, Any]  # slot, kind, payload
+LAST = 2.0  # seconds in which a worker ends whose connection is closed
 START_LIMIT = 300.0  # seconds until a new worker must report; imports are slow on a busy machine
 RECYCLE_AFTER = 2000
 _ENTRY = "from alignopsd_trl.environments.worker import main; main()"
@@ -194,11 +196,12 @@ class ProcessBatch(Declared):
     def _receive(self, home: int, queue: deque[Item], results: dict[int, Any]) -> None:
         worker = self._live(home)
         try:
-            outcome = worker.connection.recv()
+            answer = worker.connection.recv_bytes()
         except (EOFError, OSError):
-            code = worker.process.wait()
-            self._lose(home, queue, results, Failure("error", f"the worker process ended ({_reason(code)})"))
+            self._lose(home, queue, results, Failure("error", f"the worker process ended ({worker.reason()})"))
             return
+        try:
+            outcome = pickle.loads(answer)
         except Exception as error:  # of the class of a result, which this process may not have
             outcome = Failure(
                 "error", f"what the worker process returned can't be read here: {Failure.of(error).message}"
@@ -300,9 +303,16 @@ class _Worker:
             self.connection.send_bytes(factory)
             answer = self.connection.recv() if self.connection.poll(START_LIMIT) else f"silent for {START_LIMIT:g} s"
         except (EOFError, OSError):
-            answer = f"ended before it was ready ({_reason(self.process.wait())}); its own words are on stderr"
+            answer = f"ended before it was ready ({self.reason()}); its own words are on stderr"
         if answer != READY:
             raise RuntimeError(f"an environment worker can't start: {answer}")
+
+    def reason(self) -> str:
+        """Says how a worker ended that answers no more. One that lives on, as it may after an error, is killed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(LAST)
+        self.process.kill()
+        return _reason(self.process.wait())
 
     def kill(self) -> None:
         self.connection.close()

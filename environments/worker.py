@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import cloudpickle
@@ -43,11 +44,10 @@ def main() -> None:
 
 def serve(connection: Connection) -> None:
     """Receives a factory, reports that it is ready (or why not), then answers batches item by item, in order."""
+    pickled = connection.recv_bytes()
     try:
-        factory: Callable[[], TextEnvironment] = cloudpickle.loads(connection.recv_bytes())
+        factory: Callable[[], TextEnvironment] = cloudpickle.loads(pickled)
         getattr(factory, "prepare", lambda: None)()
-    except EOFError:
-        raise
     except Exception as error:
         connection.send(Failure.of(error).message)
         return
@@ -57,12 +57,11 @@ def serve(connection: Connection) -> None:
         for slot, kind, payload in connection.recv():
             answer = slots.answer(slot, kind, payload)
             try:
-                connection.send(answer)
-            except (EOFError, OSError):
-                raise
-            except Exception as error:  # of pickling, before anything is sent
+                pickled = ForkingPickler.dumps(answer)
+            except Exception as error:  # of any kind, from the user's own objects
                 told = f"what {kind}() returned can't leave the worker process: {Failure.of(error).message}"
-                connection.send(Failure("error", told))
+                pickled = ForkingPickler.dumps(Failure("error", told))
+            connection.send_bytes(pickled)
 
 
 class Slots:

@@ -53,4 +53,4 @@ class DiaryFactory:
         if self.failure == "exit":
             os._exit(3)
         if self.failure:
-            raise OSError(self.failure)
+            raise (EOFError if self.failure == "end" else OSError)(self.failure)

@@ -137,8 +137,9 @@ def test_recycled_workers_keep_their_live_episodes(pool):
 
 @pytest.mark.full
 def test_a_worker_that_can_not_start_is_one_clear_error():
-    with pytest.raises(RuntimeError, match="worker can't start: OSError: no space left"):
-        ProcessBatch(DiaryFactory("no space left"), 2, workers=2)
+    for failure, told in (("no space left", "OSError: no space left"), ("end", "EOFError: end")):
+        with pytest.raises(RuntimeError, match=f"worker can't start: {told}"):
+            ProcessBatch(DiaryFactory(failure), 2, workers=2)
     with pytest.raises(RuntimeError, match="ended before it was ready .exit status 3"):
         ProcessBatch(DiaryFactory("exit"), 2, workers=1)
 

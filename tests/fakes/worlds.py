@@ -12,6 +12,20 @@ from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step
 from alignopsd_trl.environments.base import EnvironmentsDown
 
 
+class Broken:
+    """Ends what pickles it, or what reads it, as a closed connection would."""
+
+    def __init__(self, here: str):
+        self._here = here
+
+    def __reduce__(self) -> Any:
+        return raises() if self._here == "written" else (raises, ())
+
+
+def raises() -> Any:
+    raise EOFError("no end was closed")
+
+
 class Drawing(PlainEnvironment):
     """Draws from the global generators in every call, and seeds nothing."""
 
@@ -28,6 +42,7 @@ class Drawing(PlainEnvironment):
             raise EnvironmentsDown(action)
         self.seen.append(self._draw())
         info = {"process": os.getpid()} if action == "where" else {"lock": open(os.devnull)} if action == "lock" else {}
+        info |= {"broken": Broken(action)} if action in ("written", "read") else {}
         return Step(str(self.seen), info=info)
 
     def finish(self) -> Ending:
