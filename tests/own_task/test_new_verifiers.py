@@ -13,7 +13,7 @@ from fakes.own_task import changed, fails
 
 from alignopsd_trl.commands.cli import main
 
-TASKSET = '''
+TASKSET = """
 import verifiers.v1 as vf
 
 
@@ -33,7 +33,7 @@ class Sayings(vf.Taskset[Saying, vf.TasksetConfig]):
 
 
 __all__ = ["Sayings"]
-'''
+"""
 WORDS = "apple\nhouse\nriver\nstone\n"
 played = pytest.mark.skipif("VERIFIERS_PYTHON" not in os.environ, reason="VERIFIERS_PYTHON is not set")
 

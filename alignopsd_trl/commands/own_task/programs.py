@@ -64,7 +64,11 @@ def asked_taskset(asked: str) -> Written:
     splits = {"train": range(count - tests), "test": range(count - tests, count)}
     values = {"PYTHON": python, "ASKED": told, "SPLITS": splits, "FORMAT": "text" if found["chats"] else "native"}
     values |= {"HINT": "hint" if hints else ""}
-    return Written(values, _conversing() | FEWER | few(count - tests), files={"my_task_tasks.json": json.dumps(found["tasks"], indent=1)})
+    return Written(
+        values,
+        _conversing() | FEWER | few(count - tests),
+        files={"my_task_tasks.json": json.dumps(found["tasks"], indent=1)},
+    )
 
 
 def _described(python: str, told: Mapping[str, Any]) -> dict[str, Any]:

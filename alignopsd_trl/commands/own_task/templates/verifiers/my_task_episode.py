@@ -27,7 +27,11 @@ def listed(config, number):
     boxed = [type(one).__name__ for one in [*harnesses, *tasks] if type(one).NEEDS_CONTAINER]
     boxed += [f"the image {one.data.image}" for one in tasks if one.data.image]
     data = [one.data.model_dump(mode="json", exclude_unset=True) for one in tasks]
-    return {"tasks": data, "containers": " and ".join(dict.fromkeys(boxed)), "chats": all(one.config.id == "null" for one in harnesses)}
+    return {
+        "tasks": data,
+        "containers": " and ".join(dict.fromkeys(boxed)),
+        "chats": all(one.config.id == "null" for one in harnesses),
+    }
 
 
 async def played(config):
