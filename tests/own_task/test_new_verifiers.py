@@ -1,4 +1,4 @@
-"""`alignopsd new --verifiers`: a taskset of verifiers, its harness and its rewards. VERIFIERS_PYTHON has verifiers 0.4."""
+"""`alignopsd new --verifiers`: a taskset of verifiers 0.4, which is in VERIFIERS_PYTHON, its harness and rewards."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def test_the_harness_bash_runs_the_policys_commands(
         "def play(view, environment, skill, draw):\n"
         "    said = [one['content'] for one in view.context.now.messages if one['role'] == 'tool']\n"
         "    told = skill.rpartition(' ')[2]\n"
-        "    return (said[0].strip() or 'nothing') if said else f\"<action>bash(command='echo {told} $HF_TOKEN')</action>\"\n"
+        "    call = f\"<action>bash(command='echo {told} $HF_TOKEN')</action>\"\n"
+        "    return (said[0].strip() or 'nothing') if said else call\n"
     )
     _, skilled = _play("maze")
     assert (skilled.reward, len(skilled.turns)) == (1.0, 2)

@@ -49,8 +49,9 @@ def asked_taskset(asked: str) -> Written:
         key, _, given[key.strip()] = pair.partition("=")
         if not key.strip() or not given[key.strip()]:
             raise ValueError(f"--verifiers {asked!r}: {pair!r} must be NAME=VALUE, such as harness=null")
-    told = {"harness": given.pop("harness", None), "taskset": {"id": name, **given}}
-    told |= {"runtime": "subprocess", "turns": TURNS}
+    harness = given.pop("harness", None)
+    told: dict[str, Any] = {"taskset": {"id": name, **given}, "harness": harness, "runtime": "subprocess"}
+    told["turns"] = TURNS
     python = str(Path(os.environ.get("VERIFIERS_PYTHON", sys.executable)).expanduser().absolute())
     found = _described(python, told)
     count, hints = len(found["tasks"]), all(one.get("answer") is not None for one in found["tasks"])

@@ -25,7 +25,8 @@ def is_agent(task: Task) -> bool:
 def is_program(task: Task) -> bool:
     """Whether each episode is processes of its own, which leave nothing behind and take long to start: two side by side
     (`look_at`) tell what there is to tell."""
-    return is_agent(task) and isinstance(task.suite.factory.options["agent"], Program)
+    options = getattr(task.suite.factory, "options", {})
+    return is_agent(task) and isinstance(options["agent"], Program)
 
 
 def look_at(task: Task, row: Row, actor: Actor, time_limit: float, renderer: Renderer) -> tuple[str, list[Finding]]:

@@ -24,13 +24,9 @@ def ended(folder):
     return found["reward"]
 
 
-def answer(task):
-    return task.get("answer", (task.get("info") or {}).get("answer"))
-
-
 def row(number, task):
     named = {"task_id": f"my_task/{number}", "task": json.dumps(task)}
-    return named | ({"hint": f"The answer is {answer(task)}"} if HINT else {})
+    return named | ({"hint": f"The answer is {task['answer']}"} if HINT else {})
 
 
 def suite(**options):
