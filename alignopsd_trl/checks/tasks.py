@@ -118,8 +118,9 @@ def check_chat(factory: Any, tokenizer: PreTrainedTokenizerBase, options: PlayOp
 
 
 def opens_one(factory: Any) -> bool:
-    """Returns whether a factory makes a single environment in this process."""
-    return factory is not None and not hasattr(factory, "batch") and not isinstance(factory, OpenEnvEnvironment)
+    """Returns whether a factory makes a single environment in this process, which opens no session elsewhere."""
+    elsewhere = isinstance(factory, OpenEnvEnvironment) or getattr(factory, "opens_sessions", False)
+    return factory is not None and not hasattr(factory, "batch") and not elsewhere
 
 
 def check_first_prompts(

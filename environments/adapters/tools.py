@@ -25,6 +25,9 @@ from alignopsd_trl.environments.base import Ending, EnvironmentsDown, Opening, P
 from alignopsd_trl.environments.declared import SHARED, concurrency, name_of, names_seed, reset_names
 from alignopsd_trl.environments.generators import kept
 
+HARBOR = "trl.experimental.harbor"
+SESSIONS = (HARBOR, "trl.experimental.openreward")
+"""Modules whose classes open a sandbox or a session of a server at each `reset`."""
 Factory = Callable[[], Any]
 Success = Callable[[Any, float | None], bool | None]
 
@@ -120,6 +123,11 @@ class ToolEnvironment(AdaptedEnvironment):
     @property
     def knows_score(self) -> bool:
         return self.owns_reward or self._score is not None
+
+    @property
+    def opens_sessions(self) -> bool:
+        """Whether a `reset` is dear, so that a run's start makes none to look at it."""
+        return any(_is_of(kind, SESSIONS) for kind in self._pool.kinds.values())
 
     @property
     def takes_seed(self) -> bool:
@@ -244,6 +252,9 @@ class ToolEnvironment(AdaptedEnvironment):
     def _close(self) -> None:
         own, self._own, self._tools, self.environment = self._own, {}, {}, None  # some close once nobody holds them
         for environment in own.values():
+            if _is_of(type(environment), HARBOR):  # its sandbox belongs to its own event loop
+                environment._run(environment._stop())
+                continue
             closes = [getattr(environment, name, None) for name in ("close", "_close")]  # a public method is a tool
             for close in [method for method in closes if callable(method) and not _required(method)][:1]:
                 settled(close())
@@ -326,6 +337,10 @@ def schemas_of(tools: Sequence[Callable]) -> list[dict[str, Any]]:
 def _failure(error: Exception) -> dict[str, str]:
     text = text_of_error(error)
     return {"result": str({"error": text}), "error": text}
+
+
+def _is_of(kind: type, modules: str | tuple[str, ...]) -> bool:
+    return any(base.__module__.startswith(modules) for base in kind.__mro__)
 
 
 def _required(function: Callable) -> bool:

@@ -111,7 +111,8 @@ ask(f"Done: {path} {Path(path).exists()}")
 
 
 def test_nothing_secret_is_in_a_programs_reach(way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HF_TOKEN", "secret-token")
+    for name in ("HF_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "secret-token")
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".netrc").write_text("machine secret-token")
     code = """

@@ -51,6 +51,8 @@ def new(argv: Sequence[str]) -> None:
     kind.add_argument("--reasoning_gym", metavar="DATASET", help="questions of reasoning-gym")
     about = "mends small repositories: a coding agent as its makers ship it; or 'small', an agent of 40 lines"
     kind.add_argument("--program", choices=PROGRAMS, help=about)
+    about = "a taskset of verifiers 0.4 by its id, whose Python is in VERIFIERS_PYTHON; settings and harness=ID follow"
+    kind.add_argument("--verifiers", metavar="ID[,NAME=VALUE,...]", help=about)
     about = (
         "questions with answers: a file (jsonl, json, csv, parquet), a folder, or an id of the Hub, ID:CONFIGURATION"
     )
@@ -78,7 +80,8 @@ def new(argv: Sequence[str]) -> None:
             return
         if given.folder is None:
             raise ValueError("name a folder for the task: alignopsd new NAME")
-        kinds = {name: getattr(given, name) for name in ("tools", "agent", "openenv", "program", "dataset", *WORLDS)}
+        others = ("tools", "agent", "openenv", "program", "verifiers", "dataset")
+        kinds = {name: getattr(given, name) for name in (*others, *WORLDS)}
         kind, asked = next(((name, one) for name, one in kinds.items() if one is not None), ("environment", ""))
         functions = {name: getattr(given, name) for name in ("seen", "played") if getattr(given, name)}
         print(write_task(given.folder, kind, asked, given.model, functions, given.gpu_gib))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from keyword import iskeyword
@@ -15,7 +14,7 @@ from types import MappingProxyType
 from alignopsd_trl.commands.own_task.dataset import asked_dataset
 from alignopsd_trl.commands.own_task.hub_model import PROMPT, TURNS, recipe_changes
 from alignopsd_trl.commands.own_task.options import FRESH, PROGRAMS, SMALL
-from alignopsd_trl.commands.own_task.programs import asked_program
+from alignopsd_trl.commands.own_task.programs import asked_program, asked_taskset
 from alignopsd_trl.commands.own_task.worlds import HELD_OUT, ask
 from alignopsd_trl.common.files import replacing
 from alignopsd_trl.common.literals import with_values
@@ -67,9 +66,9 @@ def write_task(
     Args:
         folder: its name becomes the task's.
         kind: the folder of templates: ``environment``, ``tools``, ``agent``, ``openenv``, ``dataset``,
-            ``program`` or one of `WORLDS`.
+            ``program``, ``verifiers`` or one of `WORLDS`.
         asked, functions: as `alignopsd_trl.commands.own_task.worlds.ask` takes them; of ``dataset`` its file, folder or
-            id; of ``program`` one of `PROGRAMS`.
+            id; of ``program`` one of `PROGRAMS`; of ``verifiers`` a taskset.
         model: what the first policy starts from: ``smollm2`` or ``tiny``, by default `smollm2` if it is installed; or
             the folder or id of a model that is trained as it comes.
         gpu_gib: the GPU that such a model is trained on; by default this machine's.
@@ -89,8 +88,10 @@ def write_task(
     home = f"{SMALL}_{kind}" if asked == SMALL and kind == "program" else kind
     parts = [TEMPLATES / one for one in ("shared", home, *own_parts)]
     _check(folder, name, parts)
-    askers = {"dataset": asked_dataset, "program": asked_program}
+    askers = {"dataset": asked_dataset, "program": asked_program, "verifiers": asked_taskset}
     world = askers[kind](asked) if kind in askers else ask(kind, asked, functions)
+    if world.values.get("FORMAT") == "native" and model in POLICIES:
+        raise ValueError(f"--verifiers {asked} calls tools: name a model that can with --model; or add harness=null")
     changes = {**(ROOMY if kind in WORLDS else {}), **world.changes}
     told, planned = POLICIES.get(model, ""), ""
     if as_it_comes:
@@ -108,8 +109,9 @@ def write_task(
                 text = with_values(text, world.values) if file.name == f"{NAME}.py" else text
                 (partial / file.name.replace(NAME, name)).write_text(text, encoding="utf-8")
         for place, file in world.files.items():
-            (partial / place).parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, partial / place)
+            path = partial / place.replace(NAME, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(file.read_bytes() if isinstance(file, Path) else file.encode())
     following = [f"cd {shlex.quote(str(folder))}", f"alignopsd check {name}", "python train.py"]
     following[2:2] = [f"python train.py{planned}"] if planned else []
     return "\n  ".join([f"{folder} is written, for {told}. Next:", *following])

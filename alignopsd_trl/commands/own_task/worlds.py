@@ -71,13 +71,13 @@ class Written:
         values: what names of the task's module are assigned, as literals.
         changes: texts of ours in the templates and what stands in their place.
         part: a folder of further templates in the world's own, which overwrite those.
-        files: files to copy, by their place in the task's folder.
+        files: files to copy, or their texts, by their place in the task's folder.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
     part: str = ""
-    files: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[str, Path | str] = field(default_factory=dict)
 
 
 def ask(kind: str, asked: str, functions: Mapping[str, str]) -> Written:
@@ -212,7 +212,7 @@ def _textworld(asked: str) -> Written:
             raise ValueError(f"{path} and {path.with_suffix('.json').name} beside it must be files that tw-make wrote")
         files = {f"games/1{kind}": path.with_suffix(kind) for kind in (".json", ".z8")}
         one = {"FAMILY": {}, "NUMBERS": {"train": (1, 8), "test": (1, 8)}, "ONE": "1.z8"}
-        return Written(one, SKILLED | _few(8), files=files)
+        return Written(one, SKILLED | few(8), files=files)
     family = dict(HOUSES)
     for pair in filter(None, asked.split(",")):
         name, _, value = pair.partition("=")
@@ -252,10 +252,10 @@ def _scienceworld(asked: str) -> Written:
     splits = {"train": range(train[0], train[-1] + 1), "test": range(test[0], test[-1] + 1)}
     form = " | ".join(one for one in verbs if one not in ("reset task", "task"))
     told = {"TASK": asked, "FORM": form, "SPLITS": splits, "max_turns": int(2 * median(gold))}
-    return Written(told, _few(len(train)))
+    return Written(told, few(len(train)))
 
 
-def _few(tasks: int) -> dict[str, str]:
+def few(tasks: int) -> dict[str, str]:
     """Returns what a recipe says otherwise where a world has few training tasks."""
     kept = {HELD_OUT: ""} if tasks < FEWEST else {}
     return kept | ({f'"tasks_per_round": {usual}': '"tasks_per_round": 4' for usual in (6, 8)} if tasks < 8 else {})

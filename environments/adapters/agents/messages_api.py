@@ -8,7 +8,6 @@ tools of a host, arguments that are no object. Here that is refused by its name:
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -127,7 +126,7 @@ def _thinking(block: Block, place: str) -> str:
     """Returns the thinking that a signature holds: programs may shorten the text that they show."""
     try:
         return base64.b64decode(block.get("signature") or "", validate=True).decode() or block["thinking"]
-    except (binascii.Error, ValueError):
+    except ValueError:
         told = f"{place}.signature is not of this policy; send thinking back as it came, or leave the block out"
         raise Refused(told, "invalid_signature", param=f"{place}.signature") from None
 

@@ -4,7 +4,6 @@ have the same prompt ids, and its completion becomes a response."""
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -176,7 +175,7 @@ def _thinking(item: Item) -> str:
         return "".join(one.get("text", "") for one in parts)
     try:
         return base64.b64decode(item["encrypted_content"], validate=True).decode()
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise Refused("encrypted_content is not of this policy", "invalid_encrypted_content") from None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from alignopsd_trl.checks.tasks import Finding, Row, look
 from alignopsd_trl.commands.own_task.playing import Actor, play
 from alignopsd_trl.commands.own_task.task import Task
-from alignopsd_trl.environments.adapters import AgentEnvironment
+from alignopsd_trl.environments.adapters import AgentEnvironment, Program
 from alignopsd_trl.rollout.renderer import Renderer
 from alignopsd_trl.turns import Trajectory
 
@@ -20,6 +20,13 @@ DATES = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d|\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun)")
 
 def is_agent(task: Task) -> bool:
     return isinstance(task.suite.factory, AgentEnvironment)
+
+
+def is_program(task: Task) -> bool:
+    """Whether each episode is processes of its own, which leave nothing behind and take long to start: two side by side
+    (`look_at`) tell what there is to tell."""
+    options = getattr(task.suite.factory, "options", {})
+    return is_agent(task) and isinstance(options["agent"], Program)
 
 
 def look_at(task: Task, row: Row, actor: Actor, time_limit: float, renderer: Renderer) -> tuple[str, list[Finding]]:

@@ -153,15 +153,14 @@ def ends(episodes: Sequence[Episode], max_turns: int) -> Iterator[Finding]:
         yield look("end", f"{late} episodes were won and went on; set Step.done with Step.won")
 
 
-def seconds(episodes: Sequence[Episode], time_limit: float) -> Iterator[Finding]:
-    """Yields a finding if steps are slow. Calls beyond the time limit don't count here; `failures` reports them."""
+def seconds(episodes: Sequence[Episode], time_limit: float, concurrent: Any = False) -> Iterator[Finding]:
+    """Yields a finding if steps are slow. Calls beyond the time limit don't count here; `failures` reports them.
+    ``concurrent`` is what the class says already."""
     taken = [seconds for one in episodes for seconds in one.waited if seconds < time_limit]
     if taken and statistics.mean(taken) > SLOW:
-        yield look(
-            "time",
-            f"a turn waits {statistics.mean(taken):.1f} s for the steps of the episodes side by side: make steps "
-            "cheaper, or let the class say concurrent = True (steps that wait) or 'processes' (steps that compute)",
-        )
+        told = f"a turn waits {statistics.mean(taken):.1f} s for the steps of the episodes side by side: make steps "
+        says = ", or let the class say concurrent = True (steps that wait) or 'processes' (steps that compute)"
+        yield look("time", f"{told}cheaper{'' if concurrent else says}")
 
 
 def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:

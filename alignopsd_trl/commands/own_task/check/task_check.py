@@ -98,9 +98,10 @@ def check_task(
     add = report.findings.extend
     stage("rows and resets")
     add(_splits(task, rows))
-    add(starts(task.suite.factory, shuffled, time_limit))
-    report.environment = starting.cost(task, shuffled[0], time_limit)
-    add(starting.unknown_actions(task, shuffled[0], time_limit))
+    if not agent.is_program(task):
+        add(starts(task.suite.factory, shuffled, time_limit))
+        report.environment = starting.cost(task, shuffled[0], time_limit)
+        add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
     actors = _actors(task, player, report)
@@ -173,10 +174,11 @@ def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time
         *outcomes.paid_twice(episodes),
         *contest.findings(played),
         *outcomes.ends(episodes, task.suite.factory().max_turns),
-        *outcomes.seconds(episodes, time_limit),
+        *outcomes.seconds(episodes, time_limit, getattr(task.suite.factory, "concurrent", False)),
         *outcomes.actions(played),
     ]
-    if not any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings):
+    faulty = any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings)
+    if not faulty and not agent.is_program(task):
         report.findings += starting.repeats(task, episodes, time_limit)
 
 
