@@ -67,7 +67,7 @@ OF_OTHERS = """
     served-model-name enable-auto-tool-choice tool-call-parser data-parallel-size enable-scale-out max-model-len
     max-num-seqs max-logprobs logprobs-mode weight-transfer-config
     dangerously-bypass-approvals-and-sandbox dangerously-skip-permissions exit-immediately provider skip-git-repo-check
-    yolo
+    yolo auto message no-git weak-model yes-always
 """
 """Flags on the pages that are accelerate's, SLURM's, tensorboard's, vLLM's and coding agents', or `alignopsd`'s own."""
 
