@@ -317,7 +317,7 @@ def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
     assert told([episode]).startswith("turn 1: 0.25, finish: 0.5 (turns: 1; in all 0.75)")
 
 
-def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
+def _match(rates: dict[str, float], rows: int = 1000, first: int = 16, seconds: float = 60.0) -> dict[str, Any]:
     """Players that win so often, as long as they are let play."""
     draw = random.Random(0)
 
@@ -325,7 +325,7 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
         won = [draw.random() < rates[who] for _ in some]
         return [_played(float(one), won=one) for one in won]
 
-    return contest.play_on(play, list(rates), range(rows), first)
+    return contest.play_on(play, list(rates), range(rows), first, seconds)
 
 
 @pytest.mark.parametrize(
@@ -345,9 +345,8 @@ def test_players_go_on_until_their_difference_is_known(
     assert [word in one.text for one in contest.findings(played)] == [True] * bool(word)
 
 
-def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest, "SECONDS", 0.0)
-    played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
+def test_a_difference_that_time_leaves_unknown_is_said() -> None:
+    played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35}, seconds=0.0)
     (said,) = contest.findings(played)
     assert len(played[contest.PLAYER]) == 2 and "can't be told" in said.text and "--episodes 8" in said.text
 

@@ -21,7 +21,6 @@ Played = Mapping[str, Sequence[Episode]]
 
 MOST = 512  # tasks at most, unless the first comparison has more
 LOOKS = 6  # comparisons: after 16 tasks, 32, ..., `MOST`; the interval holds for all comparisons at once
-SECONDS = 20.0  # limit of play; no part begins that would end later
 LEAST, ENOUGH = 8, 64
 """Episodes with the text, and as many without it, from which their difference is looked at, and from which one that is
 not known ruins a run."""
@@ -44,20 +43,25 @@ def difference(played: Played) -> Interval | None:
 
 
 def play_on(
-    play: Callable[[str, Sequence[Any]], list[Episode]], players: Sequence[str], rows: Sequence[Any], first: int
+    play: Callable[[str, Sequence[Any]], list[Episode]],
+    players: Sequence[str],
+    rows: Sequence[Any],
+    first: int,
+    seconds: float = math.inf,
 ) -> dict[str, list[Episode]]:
     """Lets the players play two rows, which tell how long play takes, then ``first`` rows, or as many as time allows,
-    then doubles the rows until the difference is known or time is up. ``play`` plays rows as one of the ``players``."""
+    then doubles the rows until the difference is known or ``seconds`` are over. ``play`` plays rows as one of the
+    ``players``."""
     played: dict[str, list[Episode]] = {who: [] for who in players}
     begun, count = time.monotonic(), min(2, first, len(rows))
     while True:
         for who, episodes in played.items():
             episodes += play(who, rows[len(episodes) : count])
         taken = time.monotonic() - begun
-        room = int(count * SECONDS / max(taken, 1e-3))  # rows that time allows
+        room = count * seconds / max(taken, 1e-3)  # rows that time allows
         if count >= first and _settled(played) or count == len(rows) or room < 2 * count:
             return played
-        count = min(max(2 * count, min(first, room)), len(rows))
+        count = min(max(2 * count, int(min(first, room))), len(rows))
 
 
 def _settled(played: Played) -> bool:
