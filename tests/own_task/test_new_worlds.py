@@ -81,7 +81,7 @@ def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch:
 
 
 NO_ADDRESSES = ["nope", "http://", "ftp://host", "http://a b", "http://host:port", "http://h/\n", "//h"]
-NO_ADDRESSES += ['http://h"\nimport os\n"']
+NO_ADDRESSES += ['http://h"\nimport os\n"', "http://host:99999", "http://host:0"]
 
 
 @pytest.mark.parametrize(
