@@ -119,7 +119,9 @@ def check_task(
             report.findings.append(Finding("player", str(error)))
         return []
 
-    played = contest.play_on(part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes, end - time.monotonic())
+    played = contest.play_on(
+        part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes, end - time.monotonic()
+    )
     seen = [one for part in played.values() for one in part]
     stage("findings and replays")
     _judge(task, played, seen, time_limit, report)
