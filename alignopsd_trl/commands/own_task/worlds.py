@@ -101,8 +101,8 @@ def ask(kind: str, asked: str, functions: Mapping[str, str]) -> Written:
 
 
 def server_address(text: str) -> str:
-    """Returns the address of a server. Raises `ValueError` unless it is one of http or https with a host, and with a port
-    below 65536 if it names one."""
+    """Returns the address of a server. Raises `ValueError` unless it is one of http or https with a host, and
+    with a port below 65536 if it names one."""
     found = _ADDRESS.fullmatch(text)
     if not found or int((found[2] or ":1")[1:]) not in range(1, 2**16):
         raise ValueError(f"the address {text!r} must be http://HOST:PORT or https://HOST of a server")

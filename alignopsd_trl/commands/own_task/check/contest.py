@@ -151,8 +151,8 @@ def _unexplained(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
     if min(len(read), len(bare)) >= LEAST and sum(read) >= AT_BEST * len(read) and sum(bare) <= MOSTLY * len(bare):
         yield Finding(
             "skill",
-            f"the same actions after the same prompts win {sum(read)} of {len(read)} episodes where the player reads the "
-            f"teacher's text and {sum(bare)} of {len(bare)} where it does not: it knows what neither says, and no "
+            f"the same actions after the same prompts win {sum(read)} of {len(read)} episodes where the player reads "
+            f"the teacher's text and {sum(bare)} of {len(bare)} where it does not: it knows what neither says, and no "
             "teacher can; write into the text what is true of the row",
         )
 
