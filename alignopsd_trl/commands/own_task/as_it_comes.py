@@ -23,7 +23,6 @@ from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
     from alignopsd_trl.commands.launch.arguments import RecipeArguments
-    from alignopsd_trl.config import AlignOPSDConfig
 
 FORM, CUT, UNREAD, UNSURE, READS, WEAK, PLAYS = "form", "cut", "unread", "unsure", "reads", "weak", "plays"
 INVALID = 0.5  # share of responses without an action from which a model can't play the form
@@ -117,7 +116,7 @@ def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdic
     return broadcast_object_list([found])[0]
 
 
-def _played(name: str, preset: Mapping[str, Any], recipe: RecipeArguments, args: AlignOPSDConfig) -> Verdict:
+def _played(name: str, preset: Mapping[str, Any], recipe: RecipeArguments, args: Any) -> Verdict:
     import torch
 
     from alignopsd_trl.checks.loading import load_policy
