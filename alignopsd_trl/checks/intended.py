@@ -326,6 +326,11 @@ def _check_schedule(args: AlignOPSDConfig, kind: Any, given: dict[str, Any]) -> 
     with _named(args, "optim", "optim_args"):
         optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **given)
     steps = max(args.max_steps, 1)
+    if args.lr_scheduler_type != "constant" and 0 < args.max_steps < args.get_warmup_steps(steps):
+        raise ValueError(
+            f"warmup_steps={args.warmup_steps:g} is more than the run's {steps} optimiser steps, which would never "
+            "reach the learning rate; lower it, or raise rounds or max_steps"
+        )
     with _named(args, "lr_scheduler_type", "lr_scheduler_kwargs", remedy="; give it in lr_scheduler_kwargs, as JSON"):
         get_scheduler(
             args.lr_scheduler_type,

@@ -81,10 +81,13 @@ def trained_on(tasks: int, held_out: int | None) -> int:
     return tasks - (held_out or 0)
 
 
-def starts(factory: Callable[[], Any], rows: Sequence[Row], time_limit: float) -> Iterator[Finding]:
-    """Resets siblings of some tasks, and again after a step; yields findings if they fail or differ."""
+def starts(
+    factory: Callable[[], Any], rows: Sequence[Row], time_limit: float, seconds: float = SECONDS
+) -> Iterator[Finding]:
+    """Resets siblings of some tasks, and again after a step, where no task begins after so many ``seconds``; yields
+    findings if they fail or differ."""
     with closing(open_batch(factory, SIBLINGS, time_limit, here=True)) as batch:
-        seed, end = torch.initial_seed(), time.monotonic() + SECONDS
+        seed, end = torch.initial_seed(), time.monotonic() + seconds
         for row in rows[:TRIED]:
             found = list(_siblings(batch, row))
             yield from found

@@ -25,6 +25,7 @@ def config(folder: Path, **given: Any) -> AlignOPSDConfig:
         ({"optim": "lomo"}, "optim='lomo': .*pip install lomo-optim"),
         ({"optim_args": "betas"}, "optim_args='betas': "),
         ({"lr_scheduler_type": "warmup_stable_decay"}, "num_decay_steps.*; give it in lr_scheduler_kwargs, as JSON"),
+        ({"lr_scheduler_type": "cosine", "warmup_steps": 4}, "warmup_steps=4 is more than the run's 3 optimiser steps"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_type='cosine_with_min_lr': .*min_lr"),
         ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers=True: .*num_workers"),
         ({"accelerator_config": {"dispatch_batches": True}}, "'dispatch_batches': true} would cut sibling groups"),

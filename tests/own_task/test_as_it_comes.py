@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from launching import TESTS, run_script
 
 from alignopsd_trl.commands.own_task import as_it_comes as asked
 from alignopsd_trl.commands.own_task.as_it_comes import (
@@ -122,3 +123,11 @@ def test_nothing_is_asked_where_nothing_of_this_model_is_trained(flag: str, tmp_
 def test_a_policy_that_was_warm_started_is_not_asked_again(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert as_it_comes("sums", PRESET, tmp_path, [], config=START) == PRESET
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("play", "found"), [("plays", "grpo"), ("fails", "no model is here")])
+def test_the_first_of_two_processes_asks_and_both_do_as_it_finds(play: str, found: str, tmp_path: Path) -> None:
+    said = run_script(TESTS / "asked_by_two.py", tmp_path, play, processes=2)
+    assert [(tmp_path / rank).read_text() for rank in "01"] == [found] * 2
+    assert said.count("it reads, little") == (play == "plays")

@@ -81,7 +81,7 @@ def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch:
 
 
 NO_ADDRESSES = ["nope", "http://", "ftp://host", "http://a b", "http://host:port", "http://h/\n", "//h"]
-NO_ADDRESSES += ['http://h"\nimport os\n"']
+NO_ADDRESSES += ['http://h"\nimport os\n"', "http://host:99999", "http://host:0"]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,27 @@ def test_the_games_that_can_be_played_are_listed(
     left = "\n".join(line for line in said if line not in played)
     for name, reason in {"Bandit-v0": "regret", "Chess-v0": "several players", "Wordle-v0": "a download"}.items():
         assert any(name in line and reason in line for line in left.splitlines()), name
+
+
+def test_the_datasets_that_can_be_won_are_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sums(list):
+        def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+            return float(answer == entry["right"])
+
+    made = {"sums": Sums([{"question": "1 + 1?", "answer": 2, "right": "2"}])}
+    made["riddles"] = Sums([{"question": "Who?", "answer": "nobody", "right": "I"}])
+    gym: Any = ModuleType("reasoning_gym")
+    gym.create_dataset = lambda name, seed, size: made[name]
+    factory: Any = ModuleType("reasoning_gym.factory")
+    factory.DATASETS = made
+    monkeypatch.setitem(sys.modules, "reasoning_gym", gym)
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", factory)
+    main(["new", "--reasoning_gym", "list"])
+    known, left = capsys.readouterr().out.splitlines()
+    assert known.split(maxsplit=1) == ["sums", "such as: 1 + 1?"]
+    assert left.startswith("can't be played here, nobody can win it") and left.endswith(": riddles")
 
 
 def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,36 @@ def test_a_prompt_of_bare_numbers_holds_nothing_to_decide_by(kind: Any, found: b
     assert any("nearly all moves" in one.text for one in contest.unlearnable(played))
 
 
+class Doors(PlainEnvironment):
+    prompt, max_turns = ShortPrompt(), 2
+
+    def reset(self, door: str, **row: Any) -> Opening:
+        self.door = door
+        return Opening("Two doors.", "Take the right door.")
+
+    def step(self, action: str) -> Step:
+        won = action == self.door
+        return Step("", float(won), True, won, float(won))
+
+
+@pytest.mark.parametrize(("text", "known"), [("Look well.", False), ("Take {}.", True)])
+def test_a_text_that_does_not_say_what_the_player_wins_by_is_refused(text: str, known: bool) -> None:
+    rows = [{"task_id": str(number), "door": random.Random(number).choice(["iron", "oak"])} for number in range(64)]
+    draw = random.Random(0)
+
+    def actor(asked: Any) -> list[Answer]:
+        right = [one.environment.door if one.skill else draw.choice(["iron", "oak"]) for one in asked]
+        return [Answer(f"<action>{door}</action>") for door in right]
+
+    def told(task: str, key: str, source: Any, row: Any) -> tuple[str, tuple[str, ...]]:
+        return text.format(row["door"]), ()
+
+    vars(told)["reads_row"] = True
+    played = play(Doors, rows, actor, skills=told)
+    said = [one for one in contest.unlearnable(played) if one.ruins]
+    assert [("no teacher can" in one.text) for one in said] == [True] * (not known)
+
+
 def test_play_that_takes_too_long_ends_and_tells_nothing_of_its_end() -> None:
     row = {"task_id": "toy/0", "target": "nine", "dynamics_seed": 0}
     played = play(ToyEnvironment, [row] * 2, lambda asked: [Answer("<action>left</action>") for _ in asked], seconds=0)
@@ -317,7 +347,7 @@ def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
     assert told([episode]).startswith("turn 1: 0.25, finish: 0.5 (turns: 1; in all 0.75)")
 
 
-def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
+def _match(rates: dict[str, float], rows: int = 1000, first: int = 16, seconds: float = 60.0) -> dict[str, Any]:
     """Players that win so often, as long as they are let play."""
     draw = random.Random(0)
 
@@ -325,7 +355,7 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
         won = [draw.random() < rates[who] for _ in some]
         return [_played(float(one), won=one) for one in won]
 
-    return contest.play_on(play, list(rates), range(rows), first)
+    return contest.play_on(play, list(rates), range(rows), first, seconds)
 
 
 @pytest.mark.parametrize(
@@ -345,9 +375,8 @@ def test_players_go_on_until_their_difference_is_known(
     assert [word in one.text for one in contest.findings(played)] == [True] * bool(word)
 
 
-def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest, "SECONDS", 0.0)
-    played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
+def test_a_difference_that_time_leaves_unknown_is_said() -> None:
+    played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35}, seconds=0.0)
     (said,) = contest.findings(played)
     assert len(played[contest.PLAYER]) == 2 and "can't be told" in said.text and "--episodes 8" in said.text
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.commands.own_task.first_policy import first_policy
 from alignopsd_trl.commands.own_task.options import WarmStartConfig
@@ -20,6 +20,9 @@ from alignopsd_trl.common.progress import cut
 from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.turns import Trajectory
+
+if TYPE_CHECKING:
+    from alignopsd_trl.commands.launch.arguments import RecipeArguments
 
 FORM, CUT, UNREAD, UNSURE, READS, WEAK, PLAYS = "form", "cut", "unread", "unsure", "reads", "weak", "plays"
 INVALID = 0.5  # share of responses without an action from which a model can't play the form
@@ -68,12 +71,12 @@ def as_it_comes(
     """
     words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
     given = {word.partition("=")[0] for word in words}
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if given & {*AS_IT_IS} or several or (Path(policy) / "config.json").is_file():
+    if given & {*AS_IT_IS} or (Path(policy) / "config.json").is_file():
         return {**preset, **(_resumed(task, preset, words) if "--resume_from_checkpoint" in given else {})}
     with reported(task, quietly=argv is None, resumes=None), setup():
         found = _asked(task, preset, words)
-        print(found.text, flush=True)
+        if int(os.environ.get("RANK", "0")) == 0:
+            print(found.text, flush=True)
         if found.kind == UNREAD and "--method" not in given or found.kind == CUT:
             raise ValueError(f"{task}: this run would teach nothing; what to change stands above")
     if found.kind == FORM:
@@ -94,11 +97,29 @@ def _resumed(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> dict
 
 
 def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdict:
+    """Asks on the first process, and returns its verdict on all; all raise the same `ValueError`."""
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list, gather_object
+
+    from alignopsd_trl.commands.launch.arguments import parse
+    from alignopsd_trl.commands.launch.machine import check_launch, launched
+    from alignopsd_trl.common.process_group import together
+
+    recipe, args, _ = parse(name, words, preset)  # a mistake in the command line shows before minutes of play
+    check_launch(launched(), args)
+    first = args.device is not None and PartialState().is_main_process  # the device joins the processes
+    found = together(
+        lambda: _played(name, preset, recipe, args) if first else None,
+        ValueError,
+        lambda problem: gather_object([problem]),
+    )
+    return broadcast_object_list([found])[0]
+
+
+def _played(name: str, preset: Mapping[str, Any], recipe: RecipeArguments, args: Any) -> Verdict:
     import torch
 
     from alignopsd_trl.checks.loading import load_policy
-    from alignopsd_trl.commands.launch.arguments import parse
-    from alignopsd_trl.commands.launch.machine import check_launch, launched
     from alignopsd_trl.commands.launch.model_files import thinking
     from alignopsd_trl.commands.own_task.demonstrations import bank_of, skills_of
     from alignopsd_trl.commands.own_task.task import find_task
@@ -106,8 +127,6 @@ def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdic
     from alignopsd_trl.methods import get_method
     from alignopsd_trl.rollout.episode import no_skills
 
-    recipe, args, _ = parse(name, words, preset)  # a mistake in the command line shows before minutes of play
-    check_launch(launched(), args)
     teaches = get_method(args.method)(args).needs_teacher
     task = find_task(name, as_mapping(preset.get("environment_options")))
     task = replace(task, preset={**preset, "held_out": recipe.held_out})

@@ -132,7 +132,7 @@ def _choices(sampler: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], int]]
         yield {"tasks_per_round": tasks, "num_generations": siblings, "tokens_per_forward": tokens, **own}, at_once
 
 
-GUIDE = 'TRL\'s page "LoRA Without Regret"'  # which tells of Schulman et al., 2025  # of Schulman et al., 2025
+GUIDE = 'TRL\'s page "LoRA Without Regret"'  # of Schulman et al., 2025
 ADAPTER = {"lora_r": 16, "learning_rate": 1e-5}
 TWO_CORES = {"learning_rate": 2e-4, "updates_per_round": 4, "tasks_per_round": 6, "num_generations": 6}
 """Settings of a small model's recipe on two cores, over `SMOLLM2`."""

@@ -101,8 +101,10 @@ def ask(kind: str, asked: str, functions: Mapping[str, str]) -> Written:
 
 
 def server_address(text: str) -> str:
-    """Returns the address of a server. Raises `ValueError` unless it is one of http or https with a host."""
-    if not _ADDRESS.fullmatch(text):
+    """Returns the address of a server. Raises `ValueError` unless it is one of http or https with a host, and
+    with a port below 65536 if it names one."""
+    found = _ADDRESS.fullmatch(text)
+    if not found or int((found[2] or ":1")[1:]) not in range(1, 2**16):
         raise ValueError(f"the address {text!r} must be http://HOST:PORT or https://HOST of a server")
     return text
 
@@ -161,6 +163,18 @@ def _quiet() -> Generator[None]:
         yield
 
 
+def _looked_at(option: str, name: str, look: Callable[[str], Any]) -> Any:
+    """Returns what a look at one of a world's games finds. Raises `ValueError` if it can't be played here."""
+    try:
+        with _quiet():
+            return look(name)
+    except Exception as error:  # of any kind, from the world
+        raise ValueError(
+            f"--{option} {name} can't be played here: {_needed(Failure.of(error).message)}; alignopsd new --{option} "
+            f"{LIST} shows those that can"
+        ) from None
+
+
 def _games() -> list[str]:
     registry = _package("textarena.envs.registration", TEXTARENA).ENV_REGISTRY
     return [one.removesuffix("-raw") for one in registry if one.endswith("-raw")]
@@ -170,15 +184,7 @@ def _textarena(asked: str) -> Written:
     name = asked.removesuffix("-raw").removesuffix("-train")
     if name not in (games := _games()):
         raise _unknown("the game", asked, games)
-    part = name.partition("-")[0]
-    try:
-        with _quiet():
-            state = _dealt(name)
-    except Exception as error:  # of any kind, from the game
-        raise ValueError(
-            f"TextArena's {name} can't be played here: {_needed(Failure.of(error).message)}; alignopsd new "
-            f"--textarena {LIST} shows those that can"
-        ) from None
+    part, state = name.partition("-")[0], _looked_at("textarena", name, _dealt)
     arena = importlib.import_module("textarena")
     board = any(kind is arena.ObservationType.GAME_BOARD for _, _, kind in state.observations[0])
     turns = min((state.max_turns or MOST_TURNS) + 2, MOST_TURNS)  # wrong moves are forgiven once
@@ -248,7 +254,9 @@ def _scienceworld(asked: str) -> Written:
         gold = []
         for variation in train[:: max(1, len(train) // PATHS)]:
             world.load(asked, variation, "easy", generateGoldPath=True)
-            gold.append(len(world.get_gold_action_sequence()))
+            gold.append(
+                sum(not one.startswith("open door ") for one in world.get_gold_action_sequence())
+            )  # they are open
     splits = {"train": range(train[0], train[-1] + 1), "test": range(test[0], test[-1] + 1)}
     form = " | ".join(one for one in verbs if one not in ("reset task", "task"))
     told = {"TASK": asked, "FORM": form, "SPLITS": splits, "max_turns": int(2 * median(gold))}
@@ -276,13 +284,7 @@ def _answered(name: str) -> str:
 def _reasoning(asked: str) -> Written:
     if asked not in (known := _datasets()):
         raise _unknown("reasoning-gym's dataset", asked, known)
-    try:
-        with _quiet():
-            _answered(asked)
-    except Exception as error:  # of any kind, from the dataset
-        raise ValueError(
-            f"reasoning-gym's {asked} can't be played here: {_needed(Failure.of(error).message)}"
-        ) from None
+    _looked_at("reasoning_gym", asked, _answered)
     return Written({"NAME": asked}, RIGHT)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,18 +15,18 @@ from alignopsd_trl.commands.own_task.check import outcomes
 from alignopsd_trl.commands.own_task.playing import CUT
 from alignopsd_trl.common.statistics import LEAST_CLUSTERS, Interval, for_several, mean
 from alignopsd_trl.rollout.episode import Episode
-from alignopsd_trl.turns import Trajectory
+from alignopsd_trl.turns import StopReason, Trajectory
 
 RANDOM, PLAYER = "random play", "scripted player"
 Played = Mapping[str, Sequence[Episode]]
 
 MOST = 512  # tasks at most, unless the first comparison has more
 LOOKS = 6  # comparisons: after 16 tasks, 32, ..., `MOST`; the interval holds for all comparisons at once
-SECONDS = 20.0  # limit of play; no part begins that would end later
 LEAST, ENOUGH = 8, 64
 """Episodes with the text, and as many without it, from which their difference is looked at, and from which one that is
 not known ruins a run."""
 AT_BEST = 0.9  # share of episodes won without the text from which it can hardly bring more
+MOSTLY = 0.5
 
 
 def difference(played: Played) -> Interval | None:
@@ -44,20 +45,25 @@ def difference(played: Played) -> Interval | None:
 
 
 def play_on(
-    play: Callable[[str, Sequence[Any]], list[Episode]], players: Sequence[str], rows: Sequence[Any], first: int
+    play: Callable[[str, Sequence[Any]], list[Episode]],
+    players: Sequence[str],
+    rows: Sequence[Any],
+    first: int,
+    seconds: float = math.inf,
 ) -> dict[str, list[Episode]]:
     """Lets the players play two rows, which tell how long play takes, then ``first`` rows, or as many as time allows,
-    then doubles the rows until the difference is known or time is up. ``play`` plays rows as one of the ``players``."""
+    then doubles the rows until the difference is known or ``seconds`` are over. ``play`` plays rows as one of the
+    ``players``."""
     played: dict[str, list[Episode]] = {who: [] for who in players}
     begun, count = time.monotonic(), min(2, first, len(rows))
     while True:
         for who, episodes in played.items():
             episodes += play(who, rows[len(episodes) : count])
         taken = time.monotonic() - begun
-        room = int(count * SECONDS / max(taken, 1e-3))  # rows that time allows
+        room = count * seconds / max(taken, 1e-3)  # rows that time allows
         if count >= first and _settled(played) or count == len(rows) or room < 2 * count:
             return played
-        count = min(max(2 * count, min(first, room)), len(rows))
+        count = min(max(2 * count, int(min(first, room))), len(rows))
 
 
 def _settled(played: Played) -> bool:
@@ -77,7 +83,7 @@ def _whole(episode: Trajectory) -> bool:
 def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
     """Yields findings about a player's episodes from which a policy can't learn: its moves are refused throughout, it
     never wins (or, if wins are unknown, always earns the same, and no reward above 0), its prompts hold nothing to
-    decide by, or the text that the teacher reads brings it nothing."""
+    decide by, or the text that the teacher reads brings it nothing or does not say what it wins by."""
     yield from outcomes.unreadable(episodes)
     whole = [one.trajectory for one in episodes if _whole(one.trajectory)]
     rewards = {one.reward for one in whole}
@@ -97,6 +103,7 @@ def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
         )
     else:
         yield from _text_brings_nothing(whole)
+        yield from _unexplained(whole)
 
 
 def _won(episode: Trajectory) -> bool:
@@ -127,6 +134,26 @@ def _text_brings_nothing(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
             "is true of the row and helps, let the player use it, or demonstrate with --skilled_share 0 and train with "
             "--method grpo",
             ruins=enough,
+        )
+
+
+def _unexplained(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
+    """Yields a finding if the player wins under a text by what neither text nor prompts say: in tasks with that text,
+    its actions after the same prompts mostly lose where it does not read it."""
+    alike = defaultdict[Any, dict[bool, list[bool]]](lambda: {True: [], False: []})
+    for one in episodes:
+        if one.skill_text and one.stop is StopReason.DONE:
+            views = [(turn.shown.view, turn.action) for turn in one.turns]
+            seen = tuple((view.task_text, view.observation, view.admissible, action) for view, action in views)
+            alike[one.skill_text, seen][one.privileged].append(_won(one))
+    both = [one for one in alike.values() if one[True] and one[False]]
+    read, bare = ([won for one in both for won in one[kind]] for kind in (True, False))
+    if min(len(read), len(bare)) >= LEAST and sum(read) >= AT_BEST * len(read) and sum(bare) <= MOSTLY * len(bare):
+        yield Finding(
+            "skill",
+            f"the same actions after the same prompts win {sum(read)} of {len(read)} episodes where the player reads "
+            f"the teacher's text and {sum(bare)} of {len(bare)} where it does not: it knows what neither says, and no "
+            "teacher can; write into the text what is true of the row",
         )
 
 

@@ -20,8 +20,9 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.rollout.episode import Episode, SkillSource, skill_of
 
 REPEATED = 3  # episodes whose actions siblings play again
+QUICK = 0.1  # seconds
 UNKNOWN = ("", "no such action", "<action>no_such_tool()</action>")
-SECONDS = 10.0  # after which no more tasks are opened
+SECONDS = 3.0  # after which no more tasks are opened, and of the steps that siblings repeat
 
 Opened = list[tuple[Row, Opening | Failure]]
 
@@ -77,8 +78,8 @@ def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remed
         yield Finding(about, text)
 
 
-def cost(task: Task, row: Row, time_limit: float) -> str:
-    """Opens a second environment beside a first one, and says what that took."""
+def cost(task: Task, row: Row, time_limit: float) -> tuple[str, float]:
+    """Opens a second environment beside a first one. Returns what that took in words, and the seconds of its reset."""
     with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as first:
         first.reset([0], [seeded(first, row)])
         before, begun = _held(), time.perf_counter()
@@ -88,7 +89,7 @@ def cost(task: Task, row: Row, time_limit: float) -> str:
             seconds, held = time.perf_counter() - opened, max(_held() - before, 0) / 1e6
     most = getattr(task.suite.factory, "most_alive", None)
     kept = f", at most {most} at once" if most else ""
-    return f"{opened - begun:.1f} s to open, {seconds:.1f} s to reset, {held:.0f} MB{kept}"
+    return f"{opened - begun:.1f} s to open, {seconds:.1f} s to reset, {held:.0f} MB{kept}", seconds
 
 
 def _held() -> int:
@@ -123,11 +124,12 @@ def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
     return "", False
 
 
-def repeats(task: Task, episodes: Sequence[Episode], time_limit: float) -> Iterator[Finding]:
-    """Lets siblings play the actions of some episodes again; yields a finding if anything differs."""
+def repeats(task: Task, episodes: Sequence[Episode], time_limit: float, reset: float) -> Iterator[Finding]:
+    """Lets siblings play the actions of some episodes again; yields a finding if anything differs. Of environments that
+    take long to ``reset``, in seconds, one episode is enough."""
     played, waited = [one.trajectory for one in episodes], [seconds for one in episodes for seconds in one.waited]
     first = {one.row["task_id"]: one for one in reversed(played) if one.turns}
-    some = [*first.values()][-REPEATED:]
+    some = [*first.values()][-REPEATED if reset < QUICK else -1 :]
     if not some or not waited:
         return
     most = max(2, int(SECONDS / REPEATED / max(statistics.mean(waited), 1e-3)))  # slow steps: the first turns alone

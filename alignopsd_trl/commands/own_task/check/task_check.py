@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,9 @@ from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.turns import Trajectory
 
 OPENED = 128  # tasks whose skills are looked up in a bank
+SECONDS, SIBLINGS, AFTERWARDS, LEAST = 20.0, 2.0, 6.0, 2.0
+"""Of a check on an idle machine; after which no more siblings are opened; left for what follows play; and for play at
+least."""
 
 
 @dataclass
@@ -38,6 +42,7 @@ class Report:
     success: dict[str, str] = field(default_factory=dict)
     rewards: str = ""
     environment: str = ""
+    reset: float = 0.0
     agent: str = ""
     prompt: str = ""
     taught: str = ""
@@ -95,27 +100,29 @@ def check_task(
     rows, report = task.rows("train"), Report()
     shuffled = random.Random(0).sample(rows, len(rows))
     check_room(task.suite.factory, shuffled[:episodes], time_limit)
-    add = report.findings.extend
+    add, end = report.findings.extend, time.monotonic() + SECONDS - AFTERWARDS
     stage("rows and resets")
     add(_splits(task, rows))
     if not agent.is_program(task):
-        add(starts(task.suite.factory, shuffled, time_limit))
-        report.environment = starting.cost(task, shuffled[0], time_limit)
+        add(starts(task.suite.factory, shuffled, time_limit, SIBLINGS))
+        report.environment, report.reset = starting.cost(task, shuffled[0], time_limit)
         add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
-    actors = _actors(task, player, report)
+    actors, end = _actors(task, player, report), max(end, time.monotonic() + LEAST)
 
     def part(who: str, some: Sequence[Any]) -> list[Episode]:
         stage(who)
         try:
-            seconds = contest.SECONDS / len(actors)
+            seconds = (end - time.monotonic()) / (len(actors) - list(actors).index(who))
             return play(task.suite.factory, some, actors[who], skills=skills, time_limit=time_limit, seconds=seconds)
         except PlayerError as error:
             report.findings.append(Finding("player", str(error)))
         return []
 
-    played = contest.play_on(part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes)
+    played = contest.play_on(
+        part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes, end - time.monotonic()
+    )
     seen = [one for part in played.values() for one in part]
     stage("findings and replays")
     _judge(task, played, seen, time_limit, report)
@@ -179,7 +186,7 @@ def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time
     ]
     faulty = any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings)
     if not faulty and not agent.is_program(task):
-        report.findings += starting.repeats(task, episodes, time_limit)
+        report.findings += starting.repeats(task, episodes, time_limit, report.reset)
 
 
 def _skills(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 from threading import Lock
 
@@ -12,9 +11,15 @@ from alignopsd_trl.environments import Opening, PlainEnvironment, RunningScore, 
 
 TASK = "find-non-living-thing"
 EASIER = "easy"  # ScienceWorld's simplifications, such as open doors; "" for none
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-Xmx256m -XX:+UseSerialGC")  # else each takes gigabytes before it frees any
+OPENING = "open door "  # an action of its ways that does nothing then
+# Else each takes gigabytes before it frees any, and twice as long to start.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 FORM = "action"  # the answer's form, a line of each prompt; "" where a warm start taught it
 WAYS, FINDING = Path(__file__).parent / "ways", Lock()
+IDLE, FINDERS = (
+    [],
+    [],
+)  # worlds that nobody uses now, since Java takes seconds to start; one that found a way resets slowly
 DECIDING = ("focus on", "reset task", "eat ")  # beginnings of actions that chance does not take
 SPLITS = {"train": range(1, 2), "test": range(3, 4)}  # of ScienceWorld's variations
 
@@ -32,7 +37,7 @@ class MyTask(PlainEnvironment):
         way(variation)
 
     def __init__(self):
-        self.world = scienceworld.ScienceWorldEnv("", envStepLimit=1000)  # its episodes end by max_turns
+        self.world = started(IDLE)
 
     def reset(self, variation, **columns):
         self.variation = variation
@@ -62,35 +67,43 @@ class MyTask(PlainEnvironment):
 
     def possible(self):
         """Actions that ScienceWorld takes now, without those that decide the task."""
-        every = sorted(self.world.get_valid_action_object_combinations())
+        every = sorted(self.world.server.getValidActionObjectCombinations())
         return [one for one in every if not one.startswith(DECIDING)]
 
     def close(self):
-        self.world.close()
+        self.world.get_task_names()  # fails if Java died, so that nobody gets that world
+        IDLE.append(self.world)
+
+
+class World(scienceworld.ScienceWorldEnv):
+    """ScienceWorld without the list of all valid actions, which would be most of the time of each step."""
+
+    def get_valid_action_object_combinations(self):
+        return []
+
+
+def started(idle):
+    """One of the idle worlds, or a new one. Its episodes end by max_turns."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return World("", envStepLimit=1000)
 
 
 def way(variation):
-    """The actions that ScienceWorld itself takes: found once, in up to ten seconds, and kept in a file."""
+    """The actions that ScienceWorld itself takes: found once, in seconds, and kept in a file."""
     file = WAYS / f"{variation}.json"
     with FINDING:
         if not file.is_file():
-            find(variation)
+            WAYS.mkdir(exist_ok=True)
+            world = started(FINDERS)
+            world.load(TASK, variation, EASIER, generateGoldPath=True)
+            partial = file.with_suffix(f".{os.getpid()}")
+            path = [one for one in world.get_gold_action_sequence() if not (EASIER and one.startswith(OPENING))]
+            partial.write_text(json.dumps(path), encoding="utf-8")
+            os.replace(partial, file)  # another process may want the same way
+            FINDERS.append(world)
         return json.loads(file.read_text(encoding="utf-8"))
-
-
-def find(variation):
-    """Finds a way, and as many others as five seconds allow, since Java takes seconds to start."""
-    WAYS.mkdir(exist_ok=True)
-    others = (one for split in SPLITS.values() for one in split if not (WAYS / f"{one}.json").is_file())
-    world, end = scienceworld.ScienceWorldEnv(""), time.monotonic() + 5
-    for one in (variation, *others):
-        world.load(TASK, one, EASIER, generateGoldPath=True)
-        partial = WAYS / f"{one}.{os.getpid()}"
-        partial.write_text(json.dumps(list(world.get_gold_action_sequence())), encoding="utf-8")
-        os.replace(partial, WAYS / f"{one}.json")  # another process may want the same way
-        if time.monotonic() > end:
-            break
-    world.close()
 
 
 def rows(split):
