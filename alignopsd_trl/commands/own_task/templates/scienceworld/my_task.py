@@ -16,10 +16,8 @@ OPENING = "open door "  # an action of its ways that does nothing then
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 FORM = "action"  # the answer's form, a line of each prompt; "" where a warm start taught it
 WAYS, FINDING = Path(__file__).parent / "ways", Lock()
-IDLE, FINDERS = (
-    [],
-    [],
-)  # worlds that nobody uses now, since Java takes seconds to start; one that found a way resets slowly
+IDLE = []  # worlds that nobody uses now, since Java takes seconds to start
+FINDERS = []  # such that found a way, whose resets are slow from then on
 DECIDING = ("focus on", "reset task", "eat ")  # beginnings of actions that chance does not take
 SPLITS = {"train": range(1, 2), "test": range(3, 4)}  # of ScienceWorld's variations
 
