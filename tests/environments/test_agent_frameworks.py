@@ -141,10 +141,3 @@ def test_a_program_trains(program: Any, chat_policy: Any, tmp_path: Path) -> Non
     losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
     assert len(losses) == 2 and all(map(math.isfinite, losses))
     assert any((value != old).any() for value, old in zip(trainer.model.parameters(), before, strict=True))
-
-
-@pytest.mark.skipif("VERIFIERS_PYTHON" not in os.environ, reason="verifiers 0.4 is not there; uv installs it")
-def test_a_program_in_a_process_of_its_own_plays() -> None:
-    environment = AgentEnvironment(import_module("agent_programs.by_process").agent, format="text")
-    found = exact(environment, ROWS[:1], guessing(random.Random(0), text=True), limit=300.0)
-    assert all((one.stop, one.reward) == (StopReason.DONE, 1 / len(one.turns)) for one in found), found
