@@ -38,9 +38,6 @@ _MEMORY = (
 def terminable() -> Generator[None]:
     """Makes `STOPS` raise `Terminated`, once, in this process alone; children forked in between die of the signal. An
     ignored signal, such as SIGHUP under ``nohup``, stays ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     owner = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -54,10 +51,12 @@ def terminable() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Generator[None]:
-    """Installs a handler for those `STOPS` that are not ignored, and restores the old handlers at the end."""
-    before = {number: signal.getsignal(number) for number in STOPS}
-    heard = [number for number in STOPS if before[number] != signal.SIG_IGN]
+def handled(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Installs a handler for those `STOPS` that are not ignored, and restores the old handlers at the end. Does nothing
+    in a thread beside the main one, where Python handles no signals."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in STOPS} if main else {}
+    heard = [number for number in before if before[number] != signal.SIG_IGN]
     for number in heard:
         signal.signal(number, handler)
     try:
@@ -140,18 +139,18 @@ def reported(name: str, quietly: bool = True, resumes: str | None = RESUMES) -> 
         return
     ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, Terminated)
     ends += () if TRACEBACK in sys.argv else (Exception,)
-    try:
-        with ends_with_its_reader(), terminable():
-            _check_locale()
-            yield
-    except ends as error:
-        status = errors.status_of(error)
-        # a closed terminal shows no message; the launcher's signals wait until it is out
-        with handled(signal.SIG_IGN), contextlib.suppress(OSError):
-            if status is None or _speaks(error):
-                told = _unexpected(error) if status is None else _message(error, status, resumes)
-                print(f"{name}: {told}", file=sys.stderr, flush=True)
-        raise SystemExit(STOPPED if status is None else status) from None
+    with handled(lambda *ignored: None):  # the launcher's signals wait until the message is out
+        try:
+            with ends_with_its_reader(), terminable():
+                _check_locale()
+                yield
+        except ends as error:
+            status = errors.status_of(error)
+            with contextlib.suppress(OSError):  # a closed terminal shows no message
+                if status is None or _speaks(error):
+                    told = _unexpected(error) if status is None else _message(error, status, resumes)
+                    print(f"{name}: {told}", file=sys.stderr, flush=True)
+            raise SystemExit(STOPPED if status is None else status) from None
 
 
 def _check_locale() -> None:

@@ -14,6 +14,8 @@ import pytest
 import torch
 from fakes.own_task import fails
 
+from alignopsd_trl.common import errors
+from alignopsd_trl.common.errors import WRONG, UserError
 from alignopsd_trl.common.reporting import outlives_its_readers, reported
 
 WAITS = """
@@ -28,13 +30,12 @@ cli.main(["push"])
 
 
 def _stopped(number: int, *before: str, code: str = WAITS) -> tuple[int, str]:
-    process = subprocess.Popen(
-        [*before, sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # the tests' own parent may ignore it
-    )
+    here = signal.signal(number, signal.SIG_DFL)  # the tests' own parent may ignore it
+    try:
+        command = [*before, sys.executable, "-c", code]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(number, here)
     assert process.stdout is not None and process.stdout.readline() == "waits\n"
     process.send_signal(number)
     try:
@@ -56,6 +57,22 @@ def test_a_study_that_is_stopped_ends_its_cells_and_says_how_to_go_on() -> None:
     code = WAITS.replace('cli.COMMANDS["push"] = (wait, "")', study)
     status, told = _stopped(signal.SIGINT, code=code.replace('["push"]', '["study", "x.yaml"]'))
     assert (status, told) == (130, "alignopsd study: stopped by Ctrl-C; the same command goes on\n")
+
+
+def test_a_launcher_that_stops_a_process_which_tells_an_error_costs_no_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Launchers stop all processes as soon as one is lost, when the others are about to say so."""
+
+    def stopped(error: BaseException) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return WRONG
+
+    monkeypatch.setattr(errors, "status_of", stopped)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit), reported("push"):
+        raise UserError("no folder")
+    assert capsys.readouterr().err.startswith("push: no folder") and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:
