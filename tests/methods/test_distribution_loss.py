@@ -127,7 +127,7 @@ def test_after_its_rounds_the_distribution_is_gone_and_reward_goes_on(tmp_path: 
     assert all("target/vocabulary_ids" in rows for rows in taught) and len(taught) == 2
     assert last.keys() == never.seen_rows[-1].keys()
     assert all(torch.equal(value, never.seen_rows[-1][name]) for name, value in last.items())
-    assert losses(ended)[-1] == pytest.approx(losses(never)[-1], rel=1e-5)  # a sum's last bit depends on alignment
+    assert losses(ended)[-1] == pytest.approx(losses(never)[-1], rel=1e-6)  # two float32 steps apart were seen
     assert difference(ended.seen_gradients[-1], never.seen_gradients[-1]) < 1e-7
     logged = [{name for name in trainer.state.log_history[-2] if "seconds" not in name} for trainer in (ended, never)]
     assert logged[0] == logged[1]

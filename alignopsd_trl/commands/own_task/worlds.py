@@ -254,9 +254,8 @@ def _scienceworld(asked: str) -> Written:
         gold = []
         for variation in train[:: max(1, len(train) // PATHS)]:
             world.load(asked, variation, "easy", generateGoldPath=True)
-            gold.append(
-                sum(not one.startswith("open door ") for one in world.get_gold_action_sequence())
-            )  # they are open
+            way = world.get_gold_action_sequence()
+            gold.append(sum(not one.startswith("open door ") for one in way))  # doors are open
     splits = {"train": range(train[0], train[-1] + 1), "test": range(test[0], test[-1] + 1)}
     form = " | ".join(one for one in verbs if one not in ("reset task", "task"))
     told = {"TASK": asked, "FORM": form, "SPLITS": splits, "max_turns": int(2 * median(gold))}

@@ -26,7 +26,7 @@ LEAST, ENOUGH = 8, 64
 """Episodes with the text, and as many without it, from which their difference is looked at, and from which one that is
 not known ruins a run."""
 AT_BEST = 0.9  # share of episodes won without the text from which it can hardly bring more
-MOSTLY = 0.5
+MOSTLY = 0.5  # share of episodes won up to which the same actions mostly lose
 
 
 def difference(played: Played) -> Interval | None:
