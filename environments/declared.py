@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from alignopsd_trl.environments.base import Failure, TextEnvironment
+from alignopsd_trl.environments.generators import kept
+from alignopsd_trl.environments.validation import guarded
 
 PROCESSES = "processes"
 SHARED = "the same object for several episodes, which would mix; let it make a new one at each call"
@@ -27,7 +29,7 @@ class Declared:
         takes = getattr(first, "takes_dynamics_seed", None)
         self.takes_dynamics_seed = reset_names(type(first), "dynamics_seed") if takes is None else takes
         self.thinks_freely = getattr(first, "thinks_freely", False)
-        self.concurrent = concurrency(first)
+        self.concurrent, self.most_alive = concurrency(first), most_alive(first)
         self.projects_itself = not _is_ours(first.project)
         prepares = getattr(first, "prepare_row", None)
         self.prepare_row = None if prepares is TextEnvironment.prepare_row else prepares
@@ -114,6 +116,24 @@ def made_by(factory: Callable[[], TextEnvironment]) -> TextEnvironment:
         return factory()
     except SystemExit as error:
         raise RuntimeError(f"making an environment ended in {Failure.of(error).message}; mend its factory") from error
+
+
+def declared_by(factory: Callable[[], Any]) -> Declared:
+    """Returns what the environments of a factory declare. It makes one to read that, and closes it again: an open one
+    may hold a process.
+
+    Raises:
+        ValueError: as `concurrency` and `most_alive`.
+        RuntimeError: as `made_by`.
+    """
+    declared = Declared()
+    with kept():
+        made = made_by(factory)
+        try:
+            declared._describe(made)
+        finally:
+            guarded(made.close)
+    return declared
 
 
 def check_environment(kind: type[Any]) -> None:

@@ -70,7 +70,10 @@ def _kind(factory: Callable) -> type | None:
     if isinstance(inner, type):
         return inner
     with kept():
-        return type(factory())
+        made = factory()
+        if _is_ours(type(made)):
+            made.close()
+        return type(made)
 
 
 def _is_ours(kind: type) -> bool:

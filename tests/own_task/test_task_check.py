@@ -20,6 +20,7 @@ from alignopsd_trl.commands.own_task.check.outcomes import ends, paid_twice, tol
 from alignopsd_trl.commands.own_task.check.starting import faults
 from alignopsd_trl.commands.own_task.check.task_check import check_task
 from alignopsd_trl.commands.own_task.playing import CUT, Answer, play
+from alignopsd_trl.commands.own_task.task import find_task
 from alignopsd_trl.environments import PlainEnvironment, ShortPrompt
 from alignopsd_trl.environments.base import Ending, Opening, Step
 from alignopsd_trl.rollout.episode import Episode, no_skills
@@ -199,6 +200,26 @@ def test_play_that_takes_too_long_ends_and_tells_nothing_of_its_end() -> None:
     played = play(ToyEnvironment, [row] * 2, lambda asked: [Answer("<action>left</action>") for _ in asked], seconds=0)
     assert [(one.trajectory.message, len(one.trajectory.turns)) for one in played] == [(CUT, 1)] * 2
     assert not list(contest.unlearnable(played)) and not list(ends(played, 9))
+
+
+def test_no_command_leaves_an_environment_open_or_makes_more_than_may_exist(
+    maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live, seen = set[int](), list[int]()
+    game: Any = find_task("maze").suite.factory
+
+    def made(self: Any) -> None:
+        live.add(id(self))
+        seen.append(len(live))
+
+    monkeypatch.setattr(game, "most_alive", 1)
+    monkeypatch.setattr(game, "__init__", made)
+    monkeypatch.setattr(game, "close", lambda self: live.remove(id(self)))
+    main(["check", "maze", "--episodes", "8"])
+    main(["demonstrate", "maze", "--episodes", "8"])
+    recipe("maze", ["--plan"], preset={**runpy.run_path("train.py")["PRESET"], "model_name_or_path": "tiny"})
+    assert "at most 1 at once" in capsys.readouterr().out
+    assert not live and max(seen) == 1
 
 
 @pytest.mark.parametrize("fault", ["", "siblings open", "leftovers"])

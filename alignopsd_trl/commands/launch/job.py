@@ -229,7 +229,7 @@ def plan(job: Job, whole: bool = False) -> str:
     check_launch(launch, args, installed=False)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     job.check(trajectories // args.num_generations)
-    turns = args.max_turns or suite.factory().max_turns
+    turns = args.max_turns or suite.declared.max_turns
     missing = "not installed here; the run needs pip install 'alignopsd-trl[vllm]'"
     facts = {
         **job.facts(launch),

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import psutil
@@ -29,7 +29,7 @@ Opened = list[tuple[Row, Opening | Failure]]
 
 def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
     """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
-    wanted = 1 if getattr(task.suite.factory, "most_alive", None) else max(1, min(SLOTS, len(rows)))
+    wanted = 1 if task.suite.declared.most_alive else max(1, min(SLOTS, len(rows)))
     opened = list[Any]()
     with closing(open_batch(task.suite.factory, wanted, time_limit, here=True)) as batch:
         end = time.monotonic() + SECONDS
@@ -79,15 +79,18 @@ def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remed
 
 
 def cost(task: Task, row: Row, time_limit: float) -> tuple[str, float]:
-    """Opens a second environment beside a first one. Returns what that took in words, and the seconds of its reset."""
-    with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as first:
-        first.reset([0], [seeded(first, row)])
+    """Opens an environment, beside a first one if two may exist. Returns what that took in words, and the seconds of
+    its reset."""
+    most = task.suite.declared.most_alive
+    with ExitStack() as opened_first:
+        if most != 1:
+            first = opened_first.enter_context(closing(open_batch(task.suite.factory, 1, time_limit, here=True)))
+            first.reset([0], [seeded(first, row)])
         before, begun = _held(), time.perf_counter()
         with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
             opened = time.perf_counter()
             batch.reset([0], [seeded(batch, row)])
             seconds, held = time.perf_counter() - opened, max(_held() - before, 0) / 1e6
-    most = getattr(task.suite.factory, "most_alive", None)
     kept = f", at most {most} at once" if most else ""
     return f"{opened - begun:.1f} s to open, {seconds:.1f} s to reset, {held:.0f} MB{kept}", seconds
 

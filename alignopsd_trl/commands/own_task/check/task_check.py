@@ -104,8 +104,8 @@ def check_task(
     stage("rows and resets")
     add(_splits(task, rows))
     if not agent.is_program(task):
-        add(starts(task.suite.factory, shuffled, time_limit, SIBLINGS))
         report.environment, report.reset = starting.cost(task, shuffled[0], time_limit)
+        add(starts(task.suite.factory, shuffled, time_limit, SIBLINGS))
         add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
@@ -136,7 +136,7 @@ def check_task(
         tokenizer = tokenizer or tiny_tokenizer(texts_of(task, begun))
         answer = task.limit("max_completion_length", max_completion_length)
         scripted = [one.trajectory for one in played.get(PLAYER, ()) if one.trajectory.turns]
-        renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
+        renderer = Renderer(tokenizer, task.suite.declared.prompt, PlayOptions(limit))
         add(outcomes.prompts(renderer, scripted or begun, answer))
         add(wording.unshown(renderer, scripted))
         add(wording.uncopied(renderer, scripted))
@@ -180,8 +180,8 @@ def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time
         *outcomes.victories(played[RANDOM]),
         *outcomes.paid_twice(episodes),
         *contest.findings(played),
-        *outcomes.ends(episodes, task.suite.factory().max_turns),
-        *outcomes.seconds(episodes, time_limit, getattr(task.suite.factory, "concurrent", False)),
+        *outcomes.ends(episodes, task.suite.declared.max_turns),
+        *outcomes.seconds(episodes, time_limit, task.suite.declared.concurrent),
         *outcomes.actions(played),
     ]
     faulty = any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings)

@@ -34,10 +34,10 @@ class MyTask(PlainEnvironment):
     def prepare_row(variation, **columns):
         way(variation)
 
-    def __init__(self):
-        self.world = started(IDLE)
+    world = None  # until an episode begins, so that several start at once
 
     def reset(self, variation, **columns):
+        self.world = self.world or started(IDLE)
         self.variation = variation
         self.world.load(TASK, variation, EASIER)
         seen, info = self.world.reset()
@@ -69,8 +69,9 @@ class MyTask(PlainEnvironment):
         return [one for one in every if not one.startswith(DECIDING)]
 
     def close(self):
-        self.world.get_task_names()  # fails if Java died, so that nobody gets that world
-        IDLE.append(self.world)
+        if self.world is not None:
+            self.world.get_task_names()  # fails if Java died, so that nobody gets that world
+            IDLE.append(self.world)
 
 
 class World(scienceworld.ScienceWorldEnv):
