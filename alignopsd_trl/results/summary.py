@@ -142,7 +142,7 @@ class EvaluationResult:
         known = ("score",) if all(math.isnan(row["success"].mean) for row in rows.values()) else ("success", "score")
         lines = [f"{'':<16}" + "".join(f"{f'{kind} %':>22}" for kind in known) + f"{'episodes':>10}"]
         for name, row in rows.items():
-            shown = "".join(f"{str(row[kind]):>22}" for kind in known)
+            shown = "".join(f" {str(row[kind]):>21}" for kind in known)
             lines.append(f"{name:<16}{shown}{row['success'].episodes:>10}")
         lines.append(
             f"panel {self.panel} of {self.environment}, checksum {self.checksum}, "

@@ -30,6 +30,7 @@ class _Game:
     def reset(self, num_players: int, seed: int) -> None:
         faults: dict[str, Exception] = {
             "Chess-v0": AssertionError("The number of players has to be 2, received 1"),
+            "Mafia-v0": AssertionError("Player count must be between 5 and 15."),
             "Wordle-v0": LookupError("Resource 'words' not found"),
             "Debate-v0": ValueError("OpenRouter API key not found"),
             "Odd-v0": SyntaxError("f-string: unmatched '['"),
@@ -52,7 +53,7 @@ def arena(monkeypatch: pytest.MonkeyPatch) -> None:
     arena.SinglePlayerState, arena.ObservationType = SinglePlayerState, SimpleNamespace(GAME_BOARD="GAME_BOARD")
     arena.make = lambda name: _Game(name.removesuffix("-raw"))
     registration: Any = ModuleType("textarena.envs.registration")
-    names = ("Chess-v0", "Wordle-v0", "Debate-v0", "Odd-v0", "Slow-v0", "Hidden-v0", "Board-v0", "Pair-v0")
+    names = ("Chess-v0", "Wordle-v0", "Debate-v0", "Odd-v0", "Slow-v0", "Hidden-v0", "Board-v0", "Pair-v0", "Mafia-v0")
     names += ("Bandit-v0", "Bandit-v0-hard", "FifteenPuzzle-v0")
     registration.ENV_REGISTRY = {f"{name}{kind}": None for name in names for kind in ("", "-raw", "-train")}
     for name, module in {
@@ -89,6 +90,7 @@ NO_ADDRESSES += ['http://h"\nimport os\n"', "http://host:99999", "http://host:0"
     [
         ("textarena", "Chess-v0", ["Chess-v0", "several players"]),
         ("textarena", "Pair-v0", ["Pair-v0", "several players"]),
+        ("textarena", "Mafia-v0", ["Mafia-v0", "several players"]),
         ("textarena", "Wordle-v0", ["Wordle-v0", "a download", "words"]),
         ("textarena", "Debate-v0", ["Debate-v0", "a judge"]),
         ("textarena", "Odd-v0", ["Odd-v0", "SyntaxError"]),
@@ -245,6 +247,18 @@ def test_an_episode_is_won_by_the_worlds_own_success(
     text = Path("mine/mine.py").read_text()
     assert all(one in text for one in won) and f"max_turns = {least}" in text
     assert "pickup passenger" in text or "push cart to the left" in text, "actions have names"
+
+
+def test_an_episode_that_costs_reward_is_not_won_before_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "mine", "--gymnasium", "MountainCar-v0", "--seen", "builtins:str", "--model", "tiny"])
+    one = runpy.run_path("mine/mine.py")["Mine"]()
+    one.reset(number=1)
+    first, *_, last = [one.step("accelerate to the left") for _ in range(200)]
+    assert (first.reward, first.won, first.done) == (-1.0, False, False), "-1 of a threshold of -110, at its first turn"
+    assert (last.score, last.won, last.done) == (0.0, False, True), "a score is a share: tables print it in percent"
 
 
 def test_a_list_says_what_each_environment_needs(

@@ -6,6 +6,7 @@ import random
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from fakes.toy import ToyEnvironment
 from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.commands.own_task.check import contest
-from alignopsd_trl.commands.own_task.check.outcomes import ends, paid_twice, told
+from alignopsd_trl.commands.own_task.check.outcomes import ends, paid_twice, rewards, told
 from alignopsd_trl.commands.own_task.check.starting import faults
 from alignopsd_trl.commands.own_task.check.task_check import check_task
+from alignopsd_trl.commands.own_task.check.wording import unshown
 from alignopsd_trl.commands.own_task.playing import CUT, Answer, play
 from alignopsd_trl.environments import PlainEnvironment, ShortPrompt
 from alignopsd_trl.environments.base import Ending, Opening, Step
@@ -275,6 +277,17 @@ def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: st
     assert any("not in their prompt" in str(one) for one in report.findings) is found and not report.ruined
 
 
+def test_of_two_episodes_nobody_knows_which_words_belong_to_one() -> None:
+    episodes = play(ToyEnvironment, [{"task_id": f"toy/{one}", "target": "three"} for one in range(4)], tries)
+    renderer: Any = SimpleNamespace(show=lambda view, skill: "a prompt")
+    for count in (1, 2, 4):
+        assert not list(unshown(renderer, [one.trajectory for one in episodes[:count]])), count
+
+
+def tries(asked: Any) -> list[Answer]:
+    return [Answer("<think>I try</think> left", "left") for _ in asked]
+
+
 SEEN = "{environment.door(way)}"
 ALONE, OTHERWISE = "name a word that the skill alone says", "'told' is in"
 
@@ -317,6 +330,13 @@ PAID_TWICE = {
     "the last turn's own with it": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 2), _played(1, 0, 1, 1, 4)],
     "its own, and a sum that counts it": [_played(1, 1, 4), _played(1, 1, 2), _played(1, 1, 1, 5), _played(0, 1, 1, 4)],
 }
+
+
+def test_a_score_that_is_no_share_is_named() -> None:
+    played = [_played(-1, -1), _played(0, 1)]
+    assert not [one for one in rewards(played) if one.about == "score"]
+    played[0].trajectory.score = -471.0
+    assert ["-471" in one.text for one in rewards(played) if one.about == "score"] == [True]
 
 
 PAID_ONCE = {

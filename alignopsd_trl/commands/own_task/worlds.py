@@ -201,7 +201,7 @@ def _needed(said: str) -> str:
     told, kind = " ".join(said.split()), said.partition(":")[0]
     if found := next((why for why in (*NEVER_WON.values(), UNKNOWN_ANSWER) if why in told), None):
         return f"nobody can win it: {found}"
-    if "player" in told:
+    if "player" in told.lower():
         return f"it needs several players ({told:.80})"
     if "API" in told:
         return f"it needs a judge behind an API ({told:.80})"

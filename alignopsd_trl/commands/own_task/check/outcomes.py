@@ -62,6 +62,10 @@ def rewards(episodes: Sequence[Episode]) -> Iterator[Finding]:
             f"won episodes got {statistics.mean(won):g} and lost ones {statistics.mean(lost):g} on average: training "
             "would teach to lose; mend reward or won",
         )
+    if odd := [one.score for one in whole if not 0 <= one.score <= 1]:
+        yield look(
+            "score", f"{len(odd)} episodes have a score such as {odd[0]:g}: tables print it in percent; give a share"
+        )
     if whole and all(one.won is None for one in whole):
         yield look("won", "no episode says whether it was won; results report the score alone")
 

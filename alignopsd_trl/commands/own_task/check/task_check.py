@@ -128,6 +128,7 @@ def check_task(
     _judge(task, played, seen, time_limit, report)
     stage("openings and skills")
     opened = starting.open_all(task, shuffled, time_limit)
+    report.success["tasks"] = f"{len(opened)} of {len(rows)} were opened"
     add(starting.faults(rows, opened, no_skills if isinstance(bank, SkillBank) else skills))  # a bank's code is ours
     if bank is not None:
         add(outcomes.retrieval(task, bank, seen, [one for _, one in opened if isinstance(one, Opening)][:OPENED]))

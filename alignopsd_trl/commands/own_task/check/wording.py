@@ -14,9 +14,9 @@ from alignopsd_trl.turns import Trajectory, Turn
 
 WORD = re.compile(r"[^\W\d_]\w+")
 FEW, OFTEN, FORM = 0.05, 0.1, 0.25
-"""A word belongs to single tasks if this share of the episodes at most uses it, or two; the share of turns above which
-words that are not shown are worth a look, and below which words of the skill are; and the share of turns that use a
-word of their form."""
+"""A word belongs to single tasks if this share of the episodes at most uses it, or two, and never more than half; the
+share of turns above which words that are not shown are worth a look, and below which words of the skill are; and the
+share of turns that use a word of their form."""
 
 
 def parts(renderer: Renderer, episode: Trajectory, turn: Turn) -> dict[str, int]:
@@ -43,7 +43,7 @@ def unshown(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Find
     for episode, turn in turns:
         for word in _words(turn.response_text):
             users[word].add(id(episode))
-    most, odd = max(2, FEW * len(episodes)), list[tuple[str, str]]()
+    most, odd = min(max(2, FEW * len(episodes)), len(episodes) / 2), list[tuple[str, str]]()
     for episode, turn in turns:
         prompt = text_of(renderer.show(turn.shown.view, skill_read(episode))).casefold()
         words = [one for one in _words(turn.response_text) if len(users[one]) <= most and one not in prompt]

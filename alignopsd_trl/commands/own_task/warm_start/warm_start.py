@@ -193,10 +193,13 @@ def play_views(
     """Plays tasks once under each view, without a skill or with its source's, at the recipe's ``eval_temperature``."""
     options: dict[str, Any] = play_options(task.preset) | {"temperature": task.preset.get("eval_temperature", 0.4)}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
-    results, width = {}, model.config.get_text_config().hidden_size
+    results, width, turns = {}, model.config.get_text_config().hidden_size, task.suite.factory().max_turns
     rounded = model.dtype == torch.float32 and bfloat16_pays(width)
     for name, one in views.items():
-        with Bar(len(rows), name) as progress, torch.autocast(model.device.type, torch.bfloat16, enabled=rounded):
+        with (
+            Bar(len(rows), name, most_turns=turns) as progress,
+            torch.autocast(model.device.type, torch.bfloat16, enabled=rounded),
+        ):
             results[name] = evaluate(
                 model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options
             )
