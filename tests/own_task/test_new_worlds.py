@@ -322,6 +322,22 @@ def test_a_number_of_textworld_is_one(
         fails(["new", str(tmp_path / "mine"), "--textworld", family], "NAME=NUMBER", capsys=capsys)
 
 
+def _planned(options: Any) -> None:
+    if getattr(options, "quest_breadth", 1) > 1:
+        raise RuntimeError("No quest can be generated with the provided options")
+
+
+def test_a_family_that_textworld_cannot_make_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package: Any = ModuleType("textworld")
+    package.GameOptions, package.generator = SimpleNamespace, SimpleNamespace(make_game=_planned)
+    monkeypatch.setitem(sys.modules, "textworld", package)
+    words = ["--textworld quest_breadth=2 can't be played here", "No quest can be generated"]
+    fails(["new", str(tmp_path / "mine"), "--textworld", "quest_breadth=2"], *words, capsys=capsys)
+    assert not (tmp_path / "mine").exists()
+
+
 WAY = ["go south", "close Box"]
 WORST = "save RESTORE q quit undo g again script transcript verbose version superbrief notify oops z".split()
 WORST += [" restart ", "look\ngo south", "go south. close box", "go south then close box", ""]
@@ -357,6 +373,7 @@ def test_words_of_the_interpreter_and_several_commands_are_no_moves(
 ) -> None:
     package: Any = ModuleType("textworld")
     package.GameOptions, package.EnvInfos, package.start = SimpleNamespace, SimpleNamespace, lambda file, told: _House()
+    package.generator = SimpleNamespace(make_game=_planned)
     monkeypatch.setitem(sys.modules, "textworld", package)
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--textworld", "--model", "tiny"])

@@ -105,21 +105,22 @@ def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdic
     from alignopsd_trl.commands.launch.machine import check_launch, launched
     from alignopsd_trl.common.process_group import together
 
-    recipe, args, _ = parse(name, words, preset)  # a mistake in the command line shows before minutes of play
+    recipe, args, loads = parse(name, words, preset)  # a mistake in the command line shows before minutes of play
     check_launch(launched(), args)
     first = args.device is not None and PartialState().is_main_process  # the device joins the processes
     found = together(
-        lambda: _played(name, preset, recipe, args) if first else None,
+        lambda: _played(name, preset, recipe, args, loads) if first else None,
         ValueError,
         lambda problem: gather_object([problem]),
     )
     return broadcast_object_list([found])[0]
 
 
-def _played(name: str, preset: Mapping[str, Any], recipe: RecipeArguments, args: Any) -> Verdict:
+def _played(name: str, preset: Mapping[str, Any], recipe: RecipeArguments, args: Any, loads: Any) -> Verdict:
     import torch
+    from trl import get_quantization_config
 
-    from alignopsd_trl.checks.loading import load_policy
+    from alignopsd_trl.checks.loading import check_quantised, load_policy
     from alignopsd_trl.commands.launch.model_files import thinking
     from alignopsd_trl.commands.own_task.demonstrations import bank_of, skills_of
     from alignopsd_trl.commands.own_task.task import find_task
@@ -132,7 +133,9 @@ def _played(name: str, preset: Mapping[str, Any], recipe: RecipeArguments, args:
     task = replace(task, preset={**preset, "held_out": recipe.held_out})
     rows, device = sample(task), "cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu"
     print(f"{preset['model_name_or_path']} as it comes plays {len(rows)} training tasks on the {device}:", flush=True)
-    model, tokenizer = load_policy(preset["model_name_or_path"], "float32" if device == "cpu" else "bfloat16", device)
+    few, dtype = get_quantization_config(loads), "float32" if device == "cpu" else "bfloat16"
+    check_quantised(few, args, loads.use_peft)
+    model, tokenizer = load_policy(preset["model_name_or_path"], dtype, device, quantization=few)
     bank = bank_of(task, recipe.skill_bank, recipe.encoder)
     skills = skills_of(task, bank, tokenizer, task.limit("max_prompt_length"))
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})

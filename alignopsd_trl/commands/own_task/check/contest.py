@@ -163,7 +163,7 @@ def findings(played: Played) -> Iterator[Finding]:
     by_player = played.get(PLAYER, ())
     yield from unlearnable(by_player)
     found = difference(played)
-    if found is None or found.low > 0:
+    if found is None or math.isnan(found.low) or found.low > 0:
         return
     below = "is below" if found.high < 0 else "can't be told from"
     yield look(

@@ -87,7 +87,7 @@ def other_form(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
     under, without = views[True], set().union(*views[False])
     users = Counter(word for words in under for word in words - without)
     for word, count in users.most_common(1):
-        if views[False] and count > FORM * len(under):
+        if views[False] and count > max(2, FORM * len(under)):
             yield look(
                 "player",
                 f"{word!r} is in {count} of {len(under)} responses under a skill and in none without it: a policy that "
