@@ -17,7 +17,7 @@ from fakes.toy import ToyEnvironment
 from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.commands.own_task.check import contest
-from alignopsd_trl.commands.own_task.check.outcomes import ends, paid_twice, rewards, told
+from alignopsd_trl.commands.own_task.check.outcomes import actions, ends, paid_twice, rewards, told
 from alignopsd_trl.commands.own_task.check.starting import faults
 from alignopsd_trl.commands.own_task.check.task_check import check_task
 from alignopsd_trl.commands.own_task.check.wording import unshown
@@ -337,6 +337,15 @@ def test_a_score_that_is_no_share_is_named() -> None:
     assert not [one for one in rewards(played) if one.about == "score"]
     played[0].trajectory.score = -471.0
     assert ["-471" in one.text for one in rewards(played) if one.about == "score"] == [True]
+
+
+def test_what_a_players_move_was_answered_by_is_shown() -> None:
+    played = _played(0, 0)
+    for turn in played.trajectory.turns:
+        turn.action, turn.action_valid, turn.observation = "find(order='A46')", False, "{'error': 'KeyError: A46'}"
+        turn.shown = SimpleNamespace(view=SimpleNamespace(admissible=()))
+    (found,) = actions({contest.PLAYER: [played]})
+    assert "2 of 2 of the scripted player's responses are invalid" in found.text and "KeyError: A46" in found.text
 
 
 PAID_ONCE = {

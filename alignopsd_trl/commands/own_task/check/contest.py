@@ -93,7 +93,7 @@ def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
         yield Finding(
             "player",
             f"nearly all moves of the player are refused, such as {turn.action!r:.60}, answered by "
-            f"{turn.observation!r:.80}: such play shows nothing; let it move by the world's rules",
+            f"{outcomes.shortened(turn.observation)}: such play shows nothing; let it move by the world's rules",
         )
     elif len(whole) >= LEAST and not any(one.won for one in whole) and barren:
         yield Finding(
@@ -163,12 +163,15 @@ def findings(played: Played) -> Iterator[Finding]:
     by_player = played.get(PLAYER, ())
     yield from unlearnable(by_player)
     found = difference(played)
-    if found is None or math.isnan(found.low) or found.low > 0:
+    if found is None or found.low > 0:
+        return
+    more = f"see more with --episodes {4 * len(by_player)}"
+    if math.isnan(found.low):
+        yield look("player", f"its reward can't be told from random play's: too few episodes were over in time; {more}")
         return
     below = "is below" if found.high < 0 else "can't be told from"
     yield look(
         "player",
         f"its reward {below} random play's (difference {found:+.3g} on {len(by_player)} tasks): where good play earns "
-        "no more there is nothing to learn; mend the player or reward what it does better, or see more with --episodes "
-        f"{4 * len(by_player)}",
+        f"no more there is nothing to learn; mend the player or reward what it does better, or {more}",
     )

@@ -37,7 +37,9 @@ def parts(renderer: Renderer, episode: Trajectory, turn: Turn) -> dict[str, int]
 
 
 def unshown(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Finding]:
-    """Yields a finding if the player often uses words of single tasks that its prompt does not show."""
+    """Yields a finding if the player often uses words of single tasks that its prompt does not show. Guesses that lost
+    don't count: nobody should learn them."""
+    episodes = [one for one in episodes if one.won is not False]
     turns = [(one, turn) for one in episodes for turn in one.turns]
     users = defaultdict[str, set[int]](set)
     for episode, turn in turns:

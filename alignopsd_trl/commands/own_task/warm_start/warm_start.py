@@ -168,9 +168,9 @@ def report(
     own = any(row.get("own") for row in rows)  # sampled: another response may be as good
     if made.agrees < PLAYS and not (anyway or own):
         return (
-            f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
-            f"best are the player's after {made.updates} updates; go on with alignopsd warm_start {task.name} --model "
-            "and this policy's folder, or play with --tasks"
+            f"look: nothing is played yet, since hardly any response is the player's ({made.agrees:.0%} of those held "
+            f"out at best, after {made.updates} updates); if it does not win either, go on with alignopsd warm_start "
+            f"{task.name} --model and this policy's folder"
         )
     bank = bank_of(task, skill_bank, encoder)
     skills = skills_of(task, bank, made.tokenizer, task.limit("max_prompt_length"))
