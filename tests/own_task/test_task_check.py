@@ -106,7 +106,7 @@ FAULTS = {name: ("maze.py", *fault) for name, fault in OF_THE_TASK.items()} | {
         "draw.choice(environment.ways())",
         "random play's",
     ),
-    "a player that does not answer": ("maze_player.py", "<action>", "<act>", "invalid actions"),
+    "a player that does not answer": ("maze_player.py", "<action>", "<act>", "answer as the prompt asks"),
 }
 """Kind of fault -> the file that has it, what is sound there, what is faulty, and a word of the finding."""
 
@@ -342,10 +342,11 @@ def test_a_score_that_is_no_share_is_named() -> None:
 def test_what_a_players_move_was_answered_by_is_shown() -> None:
     played = _played(0, 0)
     for turn in played.trajectory.turns:
-        turn.action, turn.action_valid, turn.observation = "find(order='A46')", False, "{'error': 'KeyError: A46'}"
         turn.shown = SimpleNamespace(view=SimpleNamespace(admissible=()))
+    for turn in played.trajectory.turns[1:]:
+        turn.action, turn.action_valid, turn.observation = "find(order='A46')", False, "{'error': 'KeyError: A46'}"
     (found,) = actions({contest.PLAYER: [played]})
-    assert "2 of 2 of the scripted player's responses are invalid" in found.text and "KeyError: A46" in found.text
+    assert "1 of 2 of the scripted player's responses are invalid" in found.text and "KeyError: A46" in found.text
 
 
 PAID_ONCE = {

@@ -92,8 +92,9 @@ def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
         turn = next(turn for one in episodes for turn in one.trajectory.turns)
         yield Finding(
             "player",
-            f"nearly all moves of the player are refused, such as {turn.action!r:.60}, answered by "
-            f"{outcomes.shortened(turn.observation)}: such play shows nothing; let it move by the world's rules",
+            f"nearly all moves of the player are refused, such as {outcomes.shortened(turn.response_text)}, answered "
+            f"by {outcomes.shortened(turn.observation)}: such play shows nothing; let it answer as the prompt asks and "
+            "move by the world's rules",
         )
     elif len(whole) >= LEAST and not any(one.won for one in whole) and barren:
         yield Finding(

@@ -179,14 +179,13 @@ def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
             yield Finding(
                 "action", f"{refused[0].action!r} was offered and refused {len(refused)} times; offer what step() takes"
             )
-        if who == "scripted player" and other:
-            ruins = refused_throughout(episodes) or any(not turn.action for turn in other)
+        if who == "scripted player" and other and not refused_throughout(episodes):  # which is said elsewhere
             yield Finding(
                 "player",
                 f"{len(other)} of {len(turns)} of the scripted player's responses are invalid actions, such as "
                 f"{shortened(other[0].response_text)}, answered by {shortened(other[0].observation)}; answer as the "
                 "prompt asks, by the world's rules, or mend what raised that",
-                ruins,
+                any(not turn.action for turn in other),
             )
         stuck = [turn for one in episodes for turn in _stuck(one)]
         if stuck:
