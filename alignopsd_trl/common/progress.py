@@ -79,6 +79,11 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def quoted(text: str, width: int = 100) -> str:
+    """Returns a text in quotes on one line, as findings show it."""
+    return repr(cut(" ".join(text.split()), width))
+
+
 def escaped(text: object) -> str:
     """Returns a text that Markdown shows as it is, on one line: no HTML, no code, no end of a table's cell."""
     return re.sub(r"([\\|`])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from launching import TESTS, run_script
 
-from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.own_task import as_it_comes as asked
 from alignopsd_trl.commands.own_task.as_it_comes import (
     CUT,
@@ -116,7 +115,7 @@ def test_a_warm_start_is_made_only_where_the_form_cannot_be_played(
     assert made == [(tmp_path, 1.0)] and found["model_name_or_path"] == str(tmp_path)
 
 
-def test_a_recipe_of_4_bits_asks_the_model_in_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_of_4_bits_asks_the_model_in_4_bits(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[Any] = []
 
     def load(name: str, dtype: str, device: str, quantization: Any = None) -> Any:
@@ -126,13 +125,10 @@ def test_a_recipe_of_4_bits_asks_the_model_in_4_bits(tmp_path: Path, monkeypatch
     monkeypatch.setattr("alignopsd_trl.checks.loading.load_policy", load)
     monkeypatch.setattr("alignopsd_trl.checks.loading.find_spec", lambda name: name)
     monkeypatch.setattr("trl.get_quantization_config", lambda model: {"load_in_4bit": model.load_in_4bit})
-    monkeypatch.chdir(tmp_path)
-    main(["new", "maze", "--model", "tiny"])
-    monkeypatch.chdir("maze")
     preset = {"environment": "maze", "model_name_or_path": "tiny", "num_generations": 2}
     preset |= {"load_in_4bit": True, "use_peft": True, "dtype": "float32"}
     with pytest.raises(ValueError, match="it is asked"):
-        as_it_comes("maze", preset, tmp_path / "policy", ["--use_cpu"], config=START)
+        as_it_comes("maze", preset, maze / "policy", ["--use_cpu"], config=START)
     assert loaded == [{"load_in_4bit": True}]
 
 

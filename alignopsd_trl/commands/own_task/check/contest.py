@@ -13,6 +13,7 @@ from typing import Any
 from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.commands.own_task.check import outcomes
 from alignopsd_trl.commands.own_task.playing import CUT
+from alignopsd_trl.common.progress import quoted
 from alignopsd_trl.common.statistics import LEAST_CLUSTERS, Interval, for_several, mean
 from alignopsd_trl.rollout.episode import Episode
 from alignopsd_trl.turns import StopReason, Trajectory
@@ -92,8 +93,8 @@ def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
         turn = next(turn for one in episodes for turn in one.trajectory.turns)
         yield Finding(
             "player",
-            f"nearly all moves of the player are refused, such as {outcomes.shortened(turn.response_text)}, answered "
-            f"by {outcomes.shortened(turn.observation)}: such play shows nothing; let it answer as the prompt asks and "
+            f"nearly all moves of the player are refused, such as {quoted(turn.response_text)}, answered "
+            f"by {quoted(turn.observation)}: such play shows nothing; let it answer as the prompt asks and "
             "move by the world's rules",
         )
     elif len(whole) >= LEAST and not any(one.won for one in whole) and barren:

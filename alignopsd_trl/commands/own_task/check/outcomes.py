@@ -10,7 +10,7 @@ from typing import Any
 from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.commands.own_task.playing import CUT
 from alignopsd_trl.commands.own_task.task import Task
-from alignopsd_trl.common.progress import cut
+from alignopsd_trl.common.progress import quoted
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.rollout.episode import Episode
 from alignopsd_trl.rollout.renderer import Renderer, text_of
@@ -183,7 +183,7 @@ def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
             yield Finding(
                 "player",
                 f"{len(other)} of {len(turns)} of the scripted player's responses are invalid actions, such as "
-                f"{shortened(other[0].response_text)}, answered by {shortened(other[0].observation)}; answer as the "
+                f"{quoted(other[0].response_text)}, answered by {quoted(other[0].observation)}; answer as the "
                 "prompt asks, by the world's rules, or mend what raised that",
                 any(not turn.action for turn in other),
             )
@@ -191,11 +191,6 @@ def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
         if stuck:
             text = f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
             yield Finding("action", text)
-
-
-def shortened(text: str) -> str:
-    """Returns a text as it is quoted in a finding."""
-    return repr(cut(" ".join(text.split()), 100))
 
 
 def unreadable(episodes: Sequence[Episode]) -> Iterator[Finding]:

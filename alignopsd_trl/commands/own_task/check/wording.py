@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.commands.own_task.playing import skill_read
+from alignopsd_trl.common.progress import quoted
 from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
 from alignopsd_trl.turns import Trajectory, Turn
 
@@ -55,7 +56,7 @@ def unshown(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Find
         yield look(
             "player",
             f"{len(odd)} of {len(turns)} responses have a word that is not in their prompt, such as {word!r} in "
-            f"{response!r:.80}; a policy can't know it: show it, or let the thought copy what decides from the prompt",
+            f"{quoted(response)}; it can't be known: show it, or let the thought copy from the prompt what decides",
         )
 
 

@@ -28,7 +28,7 @@ from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.results.summary import EvaluationResult
-from alignopsd_trl.rollout.episode import SkillSource, no_skills
+from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.runs.files import MODEL_FILES
 from alignopsd_trl.runs.owned import begin, note, refuse
 from alignopsd_trl.runs.sizes import write_sizes
@@ -172,10 +172,7 @@ def report(
             f"out at best, after {made.updates} updates); if it does not win either, go on with alignopsd warm_start "
             f"{task.name} --model and this policy's folder"
         )
-    bank = bank_of(task, skill_bank, encoder)
-    skills = skills_of(task, bank, made.tokenizer, task.limit("max_prompt_length"))
-    views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
-    played = play_views(task, made.model, made.tokenizer, panel, views)
+    played = play_views(task, made.model, made.tokenizer, panel, skill_bank, encoder)
     results = {name: result for name, (result, _) in played.items()}
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
     return "\n".join(filter(None, [*tables, unread(results, rows)]))
@@ -188,9 +185,11 @@ def sample(task: Task) -> TaskPanel:
 
 
 def play_views(
-    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None]
+    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, skill_bank: Any, encoder: str
 ) -> dict[str, tuple[EvaluationResult, list[Trajectory]]]:
-    """Plays tasks once under each view, without a skill or with its source's, at the recipe's ``eval_temperature``."""
+    """Plays tasks without the skill and, if there is one, with it, at the recipe's ``eval_temperature``."""
+    skills = skills_of(task, bank_of(task, skill_bank, encoder), tokenizer, task.limit("max_prompt_length"))
+    views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     options: dict[str, Any] = play_options(task.preset) | {"temperature": task.preset.get("eval_temperature", 0.4)}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
     results, width, turns = {}, model.config.get_text_config().hidden_size, task.suite.factory().max_turns
