@@ -39,7 +39,7 @@ PLAIN, SKILLED = "without the skill", "with it"
 LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
 FEW = 20  # updates; a policy of fewer has hardly seen its demonstrations
 BUSY = 0.5  # CPU seconds of a second, below which a process waits for others
-PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
+PLAYS = 0.1  # least such share of a policy that is worth playing
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
 from its own success without it to the player's success with it."""
@@ -68,7 +68,8 @@ class Effort:
 
 @dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, what its training took, and which share of its better view's held-out responses are right."""
+    """A first policy, what its training took, and which share of held-out turns is the player's: of its better view's
+    responses, or of actions after the player's thoughts if that is more."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -122,8 +123,8 @@ def warm_start(
         raise trainer.interrupted
     if effort.hardly and config.max_steps < 0:
         print(f"look: {effort.hardly}", flush=True)
-    shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
-    return WarmStarted(trained.eval(), tokenizer, effort, max(shares))
+    last = trainer.budget.history[-1] if trainer.budget.history else None
+    return WarmStarted(trained.eval(), tokenizer, effort, max(*last.views.values(), last.actions) if last else math.nan)
 
 
 def effort_of(folder: str | Path) -> Effort | None:
@@ -168,7 +169,7 @@ def report(
     own = any(row.get("own") for row in rows)  # sampled: another response may be as good
     if made.agrees < PLAYS and not (anyway or own):
         return (
-            f"look: nothing is played yet, since hardly any response is the player's ({made.agrees:.0%} of those held "
+            f"look: nothing is played yet, since hardly any action is the player's ({made.agrees:.0%} of those held "
             f"out at best, after {made.updates} updates); if it does not win either, go on with alignopsd warm_start "
             f"{task.name} --model and this policy's folder"
         )
