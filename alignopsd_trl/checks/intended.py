@@ -291,6 +291,10 @@ def check_settings(args: AlignOPSDConfig, elsewhere: bool = False) -> None:
     for name in ("dispatch_batches", "split_batches"):
         if getattr(accelerator, name):
             raise ValueError(f"accelerator_config={{{name!r}: true}} would cut sibling groups apart; leave it out")
+    if not accelerator.even_batches:
+        raise ValueError(
+            "accelerator_config={'even_batches': false} changes nothing: all rounds are even; leave it out"
+        )
     loads: Any = {name: f"dataloader_{name}" for name in ("num_workers", "persistent_workers", "prefetch_factor")}
     with _named(args, *loads.values()):
         DataLoader([0], **{name: getattr(args, field) for name, field in loads.items()})  # ty: ignore[invalid-argument-type]

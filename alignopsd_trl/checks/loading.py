@@ -193,15 +193,18 @@ def _compare_weights(folder: Path, model: PreTrainedModel, trust_remote_code: bo
 
 
 def load_policy(
-    name: str, dtype: str = "auto", device: str = "cpu", trains: bool = False
+    name: str, dtype: str = "auto", device: str = "cpu", trains: bool = False, quantization: Any = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a policy for play alone, and its tokenizer. An adapter computes beside its base's weights, as in training;
-    if the policy ``trains``, all weights do, and the adapter is merged into them. Raises `ValueError` if the name is no
+    if the policy ``trains``, all weights do, and the adapter is merged into them. ``quantization`` is transformers'
+    config of weights of few bits, which `check_quantised` allows. Raises `ValueError` if the name is no
     folder, no shipped policy and not on the Hub; if the model lacks weights, or its tokenizer can't be used."""
     check_policy(name, saves=False)
     path, base = resolve_model(name), base_of(name)
     with available(base or name, name if base else None):
-        model: Any = AutoModelForCausalLM.from_pretrained(base or path, dtype=dtype)
+        few = {"quantization_config": quantization, "device_map": {"": device}} if quantization else {}
+        model: Any = AutoModelForCausalLM.from_pretrained(base or path, dtype=dtype, **few)
+    settle_quantised(model)
     if base is not None:
         adapted: Any = with_adapter(model, name)
         model = adapted.merge_and_unload().requires_grad_() if trains else adapted.get_base_model()

@@ -62,7 +62,7 @@ class Bar:
     def seconds_left(self) -> float | None:
         """Returns an estimate of the seconds left; `None` before anything is known."""
         spent, waiting = self.clock() - self._began, self.total - self.ended
-        if self.turns:
+        if self.turns > 1:  # one alone says nothing: others are asked beside it
             lasts = min(self.turns / max(self.ended, 1), self._most_turns or float("inf"))
             return spent / self.turns * waiting * lasts
         return spent / self.ended * waiting if self.ended else None
@@ -77,6 +77,11 @@ def duration(seconds: float) -> str:
 
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def quoted(text: str, width: int = 100) -> str:
+    """Returns a text in quotes on one line, as findings show it."""
+    return repr(cut(" ".join(text.split()), width))
 
 
 def escaped(text: object) -> str:

@@ -111,7 +111,11 @@ def _card(licence: str | None, base_model: str | None, folder: Path, repository:
         hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
         written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
         edited = readme.is_file() and readme.read_bytes() != written.encode()
+        if edited:
+            readme.read_text(encoding="utf-8")  # as the Hub's client does, which says not of which file
         return {} if edited else {"README.md": model_card(results, repository, licence, base_model=base_model).encode()}
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{readme} is not in UTF-8 ({error}); save it so, or remove it") from error
     except (LookupError, TypeError, AttributeError, TemplateError) as error:  # it holds less than a run writes
         problem = f"{folder / RESULTS_FILE} is not as a run writes it ({type(error).__name__}: {error})"
         raise ValueError(f"{problem}; bring it back, or resume the run, which writes it anew") from error

@@ -137,12 +137,13 @@ class EvaluationResult:
         return content
 
     def table(self) -> str:
-        """Returns plain text: one line per category, then all tasks; without success if it is unknown for all."""
-        rows = {**self.categories, "all": {"success": self.success, "score": self.score}}
+        """Returns plain text: one line per named category, then all tasks; without success if it is unknown for all."""
+        rows = {name: row for name, row in self.categories.items() if name}
+        rows |= {"all": {"success": self.success, "score": self.score}}
         known = ("score",) if all(math.isnan(row["success"].mean) for row in rows.values()) else ("success", "score")
         lines = [f"{'':<16}" + "".join(f"{f'{kind} %':>22}" for kind in known) + f"{'episodes':>10}"]
         for name, row in rows.items():
-            shown = "".join(f"{str(row[kind]):>22}" for kind in known)
+            shown = "".join(f" {str(row[kind]):>21}" for kind in known)
             lines.append(f"{name:<16}{shown}{row['success'].episodes:>10}")
         lines.append(
             f"panel {self.panel} of {self.environment}, checksum {self.checksum}, "

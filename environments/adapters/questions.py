@@ -92,7 +92,9 @@ def question_of(row: Mapping[str, Any]) -> tuple[list[dict[str, str]], str, str]
     """Returns a row's messages up to the question, its answer and its solution. Raises `ValueError` without them."""
     column = next((one for one in QUESTIONS if row.get(one)), None)
     if column is None:
-        raise ValueError(f"no column {' or '.join(QUESTIONS)} holds a question; it has {', '.join(row)}")
+        raise ValueError(
+            f"no column {' or '.join(QUESTIONS)} holds a question; it has {', '.join(row)}: rename the one that does"
+        )
     messages = _messages(row[column], column)
     reply = messages.pop()["content"] if messages[-1]["role"] == "assistant" else None
     if not messages or messages[-1]["role"] != "user":

@@ -29,6 +29,7 @@ def config(folder: Path, **given: Any) -> AlignOPSDConfig:
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_type='cosine_with_min_lr': .*min_lr"),
         ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers=True: .*num_workers"),
         ({"accelerator_config": {"dispatch_batches": True}}, "'dispatch_batches': true} would cut sibling groups"),
+        ({"accelerator_config": {"even_batches": False}}, "'even_batches': false} changes nothing"),
         ({"fsdp": "full_shard"}, "needs several processes"),
         ({"sync_ref_model": True}, "sync_ref_model=True moves a reference model, which beta=0 has not"),
         ({"generation_kwargs": {"tempreature": 1}}, r"generation_kwargs\['tempreature'\] is no option"),

@@ -20,8 +20,10 @@ def _bar(monkeypatch: pytest.MonkeyPatch, seconds: list[float], **options: objec
 
 
 def test_time_left_is_known_from_the_first_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    with _bar(monkeypatch, [0.0, 10.0, 10.0, 20.0, 20.0, 20.0], most_turns=10) as bar:
-        bar(0, 200)
+    with _bar(monkeypatch, [0.0, 9.0, 9.0, 10.0, 10.0, 20.0, 20.0, 20.0], most_turns=10) as bar:
+        bar(0, 1)
+        assert bar.seconds_left() is None  # of one turn, beside which others are asked
+        bar(0, 199)
         assert bar.seconds_left() == 100.0  # none ended: ten turns each, at 20 turns a second
         bar(100, 200)
         assert bar.seconds_left() == 20.0  # 400 turns for 100 episodes; four for each of the others

@@ -92,6 +92,15 @@ def _facts(folder: Path, name: str, gpu: float, model: dict, options: dict, laun
 
 
 @pytest.mark.parametrize(
+    ("gpu", "model", "advised"),
+    [(80, {"dtype": "bfloat16"}, True), (24, {"dtype": "bfloat16"}, False), (80, QLORA, False)],
+)
+def test_vllm_is_advised_where_it_has_room(gpu: float, model: dict, advised: bool, tmp_path: Path) -> None:
+    said = _facts(tmp_path, "7b", gpu, {"use_peft": True, **model}, {"use_vllm": False})["sampler"]
+    assert ("take --use_vllm" in said) is advised and "waits for small kernels" in said
+
+
+@pytest.mark.parametrize(
     ("name", "model", "options", "says"),
     mostly_full(
         [  # GiB by hand: parameters times bytes over 2**30

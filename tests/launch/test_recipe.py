@@ -17,7 +17,7 @@ from fakes.toy import toy_dataset
 
 from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.commands.launch import recipe
-from alignopsd_trl.commands.launch.arguments import parse, parsed
+from alignopsd_trl.commands.launch.arguments import RecipeArguments, parse, parsed
 from alignopsd_trl.commands.launch.job import Job
 from alignopsd_trl.commands.launch.machine import Launch, check_launch
 from alignopsd_trl.commands.launch.memory import Loading, backbone, encoder_bytes, estimate
@@ -69,6 +69,11 @@ def test_paper_preset_has_the_papers_tables(tmp_path: Path) -> None:
     assert (arguments.rounds, arguments.panel) == (150, "test/128")
     assert json.loads(arguments.environment_options) == {"reward": "score"}
     assert parse("alfworld_3b", [*CPU, "--output_dir", str(tmp_path)])[0].panel == "valid_seen/128"
+
+
+def test_options_of_an_environment_that_no_file_can_hold_are_named() -> None:
+    with pytest.raises(ValueError, match=r"environment_options=.* must be what JSON holds .*let suite\(\) make"):
+        RecipeArguments(environment_options={"a": object()})
 
 
 @pytest.mark.parametrize(

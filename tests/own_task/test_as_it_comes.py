@@ -115,6 +115,23 @@ def test_a_warm_start_is_made_only_where_the_form_cannot_be_played(
     assert made == [(tmp_path, 1.0)] and found["model_name_or_path"] == str(tmp_path)
 
 
+def test_a_recipe_of_4_bits_asks_the_model_in_4_bits(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+
+    def load(name: str, dtype: str, device: str, quantization: Any = None) -> Any:
+        loaded.append(quantization)
+        raise ValueError("it is asked")
+
+    monkeypatch.setattr("alignopsd_trl.checks.loading.load_policy", load)
+    monkeypatch.setattr("alignopsd_trl.checks.loading.find_spec", lambda name: name)
+    monkeypatch.setattr("trl.get_quantization_config", lambda model: {"load_in_4bit": model.load_in_4bit})
+    preset = {"environment": "maze", "model_name_or_path": "tiny", "num_generations": 2}
+    preset |= {"load_in_4bit": True, "use_peft": True, "dtype": "float32"}
+    with pytest.raises(ValueError, match="it is asked"):
+        as_it_comes("maze", preset, maze / "policy", ["--use_cpu"], config=START)
+    assert loaded == [{"load_in_4bit": True}]
+
+
 @pytest.mark.parametrize("flag", ["--plan", "--model", "--help"])
 def test_nothing_is_asked_where_nothing_of_this_model_is_trained(flag: str, tmp_path: Path) -> None:
     assert as_it_comes("sums", PRESET, tmp_path, [flag], config=START) == PRESET

@@ -30,6 +30,7 @@ class _Game:
     def reset(self, num_players: int, seed: int) -> None:
         faults: dict[str, Exception] = {
             "Chess-v0": AssertionError("The number of players has to be 2, received 1"),
+            "Mafia-v0": AssertionError("Player count must be between 5 and 15."),
             "Wordle-v0": LookupError("Resource 'words' not found"),
             "Debate-v0": ValueError("OpenRouter API key not found"),
             "Odd-v0": SyntaxError("f-string: unmatched '['"),
@@ -52,7 +53,7 @@ def arena(monkeypatch: pytest.MonkeyPatch) -> None:
     arena.SinglePlayerState, arena.ObservationType = SinglePlayerState, SimpleNamespace(GAME_BOARD="GAME_BOARD")
     arena.make = lambda name: _Game(name.removesuffix("-raw"))
     registration: Any = ModuleType("textarena.envs.registration")
-    names = ("Chess-v0", "Wordle-v0", "Debate-v0", "Odd-v0", "Slow-v0", "Hidden-v0", "Board-v0", "Pair-v0")
+    names = ("Chess-v0", "Wordle-v0", "Debate-v0", "Odd-v0", "Slow-v0", "Hidden-v0", "Board-v0", "Pair-v0", "Mafia-v0")
     names += ("Bandit-v0", "Bandit-v0-hard", "FifteenPuzzle-v0")
     registration.ENV_REGISTRY = {f"{name}{kind}": None for name in names for kind in ("", "-raw", "-train")}
     for name, module in {
@@ -89,6 +90,7 @@ NO_ADDRESSES += ['http://h"\nimport os\n"', "http://host:99999", "http://host:0"
     [
         ("textarena", "Chess-v0", ["Chess-v0", "several players"]),
         ("textarena", "Pair-v0", ["Pair-v0", "several players"]),
+        ("textarena", "Mafia-v0", ["Mafia-v0", "several players"]),
         ("textarena", "Wordle-v0", ["Wordle-v0", "a download", "words"]),
         ("textarena", "Debate-v0", ["Debate-v0", "a judge"]),
         ("textarena", "Odd-v0", ["Odd-v0", "SyntaxError"]),
@@ -247,6 +249,18 @@ def test_an_episode_is_won_by_the_worlds_own_success(
     assert "pickup passenger" in text or "push cart to the left" in text, "actions have names"
 
 
+def test_an_episode_that_costs_reward_is_not_won_before_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "mine", "--gymnasium", "MountainCar-v0", "--seen", "builtins:str", "--model", "tiny"])
+    one = runpy.run_path("mine/mine.py")["Mine"]()
+    one.reset(number=1)
+    first, *_, last = [one.step("accelerate to the left") for _ in range(200)]
+    assert (first.reward, first.won, first.done) == (-1.0, False, False), "-1 of a threshold of -110, at its first turn"
+    assert (last.score, last.won, last.done) == (0.0, False, True), "a score is a share: tables print it in percent"
+
+
 def test_a_list_says_what_each_environment_needs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +322,22 @@ def test_a_number_of_textworld_is_one(
         fails(["new", str(tmp_path / "mine"), "--textworld", family], "NAME=NUMBER", capsys=capsys)
 
 
+def _planned(options: Any) -> None:
+    if getattr(options, "quest_breadth", 1) > 1:
+        raise RuntimeError("No quest can be generated with the provided options")
+
+
+def test_a_family_that_textworld_cannot_make_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package: Any = ModuleType("textworld")
+    package.GameOptions, package.generator = SimpleNamespace, SimpleNamespace(make_game=_planned)
+    monkeypatch.setitem(sys.modules, "textworld", package)
+    words = ["--textworld quest_breadth=2 can't be played here", "No quest can be generated"]
+    fails(["new", str(tmp_path / "mine"), "--textworld", "quest_breadth=2"], *words, capsys=capsys)
+    assert not (tmp_path / "mine").exists()
+
+
 WAY = ["go south", "close Box"]
 WORST = "save RESTORE q quit undo g again script transcript verbose version superbrief notify oops z".split()
 WORST += [" restart ", "look\ngo south", "go south. close box", "go south then close box", ""]
@@ -343,6 +373,7 @@ def test_words_of_the_interpreter_and_several_commands_are_no_moves(
 ) -> None:
     package: Any = ModuleType("textworld")
     package.GameOptions, package.EnvInfos, package.start = SimpleNamespace, SimpleNamespace, lambda file, told: _House()
+    package.generator = SimpleNamespace(make_game=_planned)
     monkeypatch.setitem(sys.modules, "textworld", package)
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--textworld", "--model", "tiny"])

@@ -6,6 +6,7 @@ import random
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from fakes.toy import ToyEnvironment
 from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.commands.own_task.check import contest
-from alignopsd_trl.commands.own_task.check.outcomes import ends, paid_twice, told
+from alignopsd_trl.commands.own_task.check.outcomes import actions, ends, paid_twice, rewards, told
 from alignopsd_trl.commands.own_task.check.starting import faults
-from alignopsd_trl.commands.own_task.check.task_check import check_task
+from alignopsd_trl.commands.own_task.check.task_check import _success, check_task
+from alignopsd_trl.commands.own_task.check.wording import unshown
 from alignopsd_trl.commands.own_task.playing import CUT, Answer, play
 from alignopsd_trl.commands.own_task.task import find_task
 from alignopsd_trl.environments import PlainEnvironment, ShortPrompt
@@ -105,7 +107,7 @@ FAULTS = {name: ("maze.py", *fault) for name, fault in OF_THE_TASK.items()} | {
         "draw.choice(environment.ways())",
         "random play's",
     ),
-    "a player that does not answer": ("maze_player.py", "<action>", "<act>", "invalid actions"),
+    "a player that does not answer": ("maze_player.py", "<action>", "<act>", "answer as the prompt asks"),
 }
 """Kind of fault -> the file that has it, what is sound there, what is faulty, and a word of the finding."""
 
@@ -296,6 +298,17 @@ def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: st
     assert any("not in their prompt" in str(one) for one in report.findings) is found and not report.ruined
 
 
+def test_of_two_episodes_nobody_knows_which_words_belong_to_one() -> None:
+    episodes = play(ToyEnvironment, [{"task_id": f"toy/{one}", "target": "three"} for one in range(4)], tries)
+    renderer: Any = SimpleNamespace(show=lambda view, skill: "a prompt")
+    for count in (1, 2, 4):
+        assert not list(unshown(renderer, [one.trajectory for one in episodes[:count]])), count
+
+
+def tries(asked: Any) -> list[Answer]:
+    return [Answer("<think>I try</think> left", "left") for _ in asked]
+
+
 SEEN = "{environment.door(way)}"
 ALONE, OTHERWISE = "name a word that the skill alone says", "'told' is in"
 
@@ -338,6 +351,23 @@ PAID_TWICE = {
     "the last turn's own with it": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 2), _played(1, 0, 1, 1, 4)],
     "its own, and a sum that counts it": [_played(1, 1, 4), _played(1, 1, 2), _played(1, 1, 1, 5), _played(0, 1, 1, 4)],
 }
+
+
+def test_a_score_that_is_no_share_is_named() -> None:
+    played = [_played(-1, -1), _played(0, 1)]
+    assert not [one for one in rewards(played) if one.about == "score"]
+    played[0].trajectory.score = -471.0
+    assert ["-471" in one.text for one in rewards(played) if one.about == "score"] == [True]
+
+
+def test_what_a_players_move_was_answered_by_is_shown() -> None:
+    played = _played(0, 0)
+    for turn in played.trajectory.turns:
+        turn.shown = SimpleNamespace(view=SimpleNamespace(admissible=()))
+    for turn in played.trajectory.turns[1:]:
+        turn.action, turn.action_valid, turn.observation = "find(order='A46')", False, "{'error': 'KeyError: A46'}"
+    (found,) = actions({contest.PLAYER: [played]})
+    assert "1 of 2 of the scripted player's responses are invalid" in found.text and "KeyError: A46" in found.text
 
 
 PAID_ONCE = {
@@ -400,6 +430,13 @@ def test_a_difference_that_time_leaves_unknown_is_said() -> None:
     played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35}, seconds=0.0)
     (said,) = contest.findings(played)
     assert len(played[contest.PLAYER]) == 2 and "can't be told" in said.text and "--episodes 8" in said.text
+
+
+def test_an_episode_that_time_cut_is_neither_won_nor_lost() -> None:
+    whole, cut = _played(1, won=True).trajectory, _played(0, won=False).trajectory
+    cut.message = CUT
+    assert _success([whole, cut], False).startswith("1 of 1 won, reward 1 ")
+    assert _success([cut], False) == "none of 1 episodes was over in time"
 
 
 def test_a_player_that_never_wins_is_wrong() -> None:

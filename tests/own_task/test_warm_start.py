@@ -76,7 +76,7 @@ def test_a_policy_that_hardly_agrees_with_its_player_is_not_played(
         main(["demonstrate", "maze", "--episodes", "8"])
         main(["warm_start", "maze", "--max_steps", "1", "--layers", "1"])
     (said,) = re.findall("^look: nothing is played.*$", capsys.readouterr().out, re.M)
-    assert "0% of held-out responses" in said and "warm_start maze --model and this policy's folder" in said
+    assert "0% of those held out at best" in said and "warm_start maze --model and this policy's folder" in said
 
 
 def test_a_policy_of_few_updates_is_named_whenever_it_is_used(

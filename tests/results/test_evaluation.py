@@ -56,6 +56,8 @@ def test_summary_has_both_means_and_only_categories_that_were_played() -> None:
     assert result.success_macro == pytest.approx((100 * 2 / 6 + 100 * 1 / 6) / 2)
     assert [outcome.task_id for outcome in result.outcomes] == list(PANEL.task_ids)
     assert result.invalid_actions == 0.5 and PANEL.checksum in result.table()
+    plain = summarise(PANEL, [replace(one, category="") for one in outcomes], skills=False, temperature=0.4, seed=0)
+    assert [line.split()[0] for line in plain.table().splitlines()] == ["success", "all", "panel"], "none has a name"
     for wrong in (outcomes[1:], [*outcomes, outcomes[0]]):
         with pytest.raises(ValueError, match="cover"):
             summarise(PANEL, wrong, skills=False, temperature=0.4, seed=0)

@@ -228,6 +228,10 @@ def test_a_card_that_was_edited_by_hand_is_pushed_as_it_is(run: Path, opened: An
     with opened() as hub:
         push_run(run, "somebody/shopper", TOKEN)
     assert hub.files["models", "somebody/shopper", "README.md"] == b"my own words"
+    (run / "README.md").write_bytes("Züge".encode("latin-1"))
+    with opened() as hub, pytest.raises(ValueError, match=r"README.md is not in UTF-8"):
+        push_run(run, "somebody/shopper", TOKEN)
+    assert not hub.files
 
 
 def test_an_adapter_goes_with_a_base_that_others_can_load(run: Path, opened: Any, tmp_path: Path) -> None:

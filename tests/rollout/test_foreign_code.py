@@ -128,7 +128,7 @@ def test_every_task_is_opened_and_asked_for_its_skill() -> None:
     closed, unskilled = faults(rows, opened, skill_source(load_skills(_hint), build_tokenizer(), 30))
     assert closed.text.startswith("1 of 40 tasks failed, the first 'toy/33' with: ValueError: reset (test_foreign_code")
     assert unskilled.about == "skill" and "1 of 39 tasks failed, the first 'toy/2' with: its skill: " in unskilled.text
-    assert [one.ruins for one in faults([*rows, *rows], opened[:30], no_skills)] == [False], "not all were opened"
+    assert not list(faults([*rows, *rows], opened[:30], no_skills)), "that not all were opened is no fault of the task"
 
 
 class Wanders(ToyEnvironment):

@@ -87,7 +87,11 @@ class RecipeArguments:
     def __post_init__(self) -> None:
         settle(self)
         if self.environment_options is not None:
-            self.environment_options = json.dumps(self.environment_options)
+            try:
+                self.environment_options = json.dumps(self.environment_options)
+            except (TypeError, ValueError) as error:
+                told = f"environment_options={self.environment_options!r:.120} must be what JSON holds ({error})"
+                raise ValueError(f"{told}, since a run notes it; let suite() make other objects") from error
 
 
 class Parsed(NamedTuple):

@@ -89,7 +89,9 @@ def memory_facts(
     unknown = "" if counted else f"the encoder {recipe.encoder!r}: its size can't be told without loading it"
     if uncounted := "; ".join(filter(None, (unknown, shape.uncounted))):
         facts["not counted"] = uncounted
-    facts["sampler"] = _sampler_fact(args, engine, found.gpu)
+    two = run.standing + shape.parameters * loaded.served_bytes / memory.GIB  # the trainer's weights and an engine's
+    beside = not model.load_in_4bit and two <= FULL * found.gpu
+    facts["sampler"] = _sampler_fact(args, engine, found.gpu, beside)
     if engine is not None:
         asleep = "asleep" if args.vllm_enable_sleep_mode else "beside it"
         at_once = f"{found.sampling:.1f} GiB while vLLM samples, {found.training:.1f} in training, vLLM {asleep}"
@@ -101,12 +103,13 @@ def memory_facts(
     return facts
 
 
-def _sampler_fact(args: AlignOPSDConfig, engine: memory.SamplerMemory | None, gpu: float) -> str:
-    """Returns the line about the sampler's place and, of vLLM, its memory."""
+def _sampler_fact(args: AlignOPSDConfig, engine: memory.SamplerMemory | None, gpu: float, beside: bool) -> str:
+    """Returns the line about the sampler's place and, of vLLM, its memory; advises vLLM if there is room ``beside``."""
     if engine is None and args.use_vllm:
         return "on the server's GPUs"
     if engine is None:
-        return "the trainer's own weights" + ("" if args.use_cpu else f"; {SLOW_SAMPLING}")
+        slow = SLOW_SAMPLING + ("; take --use_vllm --vllm_mode colocate" if beside else "")
+        return "the trainer's own weights" + ("" if args.use_cpu else f"; {slow}")
     if engine.weights > engine.share:
         raise ValueError(
             f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} of {gpu:.0f} GiB can't hold the "
@@ -118,8 +121,5 @@ def _sampler_fact(args: AlignOPSDConfig, engine: memory.SamplerMemory | None, gp
     )
 
 
-SLOW_SAMPLING = (
-    "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
-    f"{SHARE:.0%} of what is free"
-)
-"""The advice for a GPU that samples without vLLM."""
+SLOW_SAMPLING = f"without vLLM each token waits for small kernels; keys and values: {SHARE:.0%} of what is free"
+"""What is said of a GPU that samples without vLLM."""

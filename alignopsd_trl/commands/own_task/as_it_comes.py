@@ -3,20 +3,18 @@ where it is needed."""
 
 from __future__ import annotations
 
-import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.commands.own_task.first_policy import first_policy
+from alignopsd_trl.commands.own_task.first_policy import first_policy, words_of
 from alignopsd_trl.commands.own_task.options import WarmStartConfig
-from alignopsd_trl.common.command import TRACEBACK
 from alignopsd_trl.common.errors import setup
 from alignopsd_trl.common.options import as_mapping
-from alignopsd_trl.common.progress import cut
+from alignopsd_trl.common.progress import quoted
 from alignopsd_trl.common.reporting import reported
 from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.turns import Trajectory
@@ -69,8 +67,7 @@ def as_it_comes(
         config: settings of the warm start.
         demonstrated: options of [`first_policy`] for the warm start's demonstrations.
     """
-    words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
-    given = {word.partition("=")[0] for word in words}
+    words, given = words_of(argv)
     if given & {*AS_IT_IS} or (Path(policy) / "config.json").is_file():
         return {**preset, **(_resumed(task, preset, words) if "--resume_from_checkpoint" in given else {})}
     with reported(task, quietly=argv is None, resumes=None), setup():
@@ -105,38 +102,37 @@ def _asked(name: str, preset: Mapping[str, Any], words: Sequence[str]) -> Verdic
     from alignopsd_trl.commands.launch.machine import check_launch, launched
     from alignopsd_trl.common.process_group import together
 
-    recipe, args, _ = parse(name, words, preset)  # a mistake in the command line shows before minutes of play
+    recipe, args, loads = parse(name, words, preset)  # a mistake in the command line shows before minutes of play
     check_launch(launched(), args)
     first = args.device is not None and PartialState().is_main_process  # the device joins the processes
     found = together(
-        lambda: _played(name, preset, recipe, args) if first else None,
+        lambda: _played(name, preset, recipe, args, loads) if first else None,
         ValueError,
         lambda problem: gather_object([problem]),
     )
     return broadcast_object_list([found])[0]
 
 
-def _played(name: str, preset: Mapping[str, Any], recipe: RecipeArguments, args: Any) -> Verdict:
+def _played(name: str, preset: Mapping[str, Any], recipe: RecipeArguments, args: Any, loads: Any) -> Verdict:
     import torch
+    from trl import get_quantization_config
 
-    from alignopsd_trl.checks.loading import load_policy
+    from alignopsd_trl.checks.loading import check_quantised, load_policy
     from alignopsd_trl.commands.launch.model_files import thinking
-    from alignopsd_trl.commands.own_task.demonstrations import bank_of, skills_of
     from alignopsd_trl.commands.own_task.task import find_task
     from alignopsd_trl.commands.own_task.warm_start.warm_start import PLAIN, SKILLED, play_views, sample
     from alignopsd_trl.methods import get_method
-    from alignopsd_trl.rollout.episode import no_skills
 
     teaches = get_method(args.method)(args).needs_teacher
     task = find_task(name, as_mapping(preset.get("environment_options")))
     task = replace(task, preset={**preset, "held_out": recipe.held_out})
     rows, device = sample(task), "cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu"
     print(f"{preset['model_name_or_path']} as it comes plays {len(rows)} training tasks on the {device}:", flush=True)
-    model, tokenizer = load_policy(preset["model_name_or_path"], "float32" if device == "cpu" else "bfloat16", device)
-    bank = bank_of(task, recipe.skill_bank, recipe.encoder)
-    skills = skills_of(task, bank, tokenizer, task.limit("max_prompt_length"))
-    views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
-    played = {view: episodes for view, (_, episodes) in play_views(task, model, tokenizer, rows, views).items()}
+    few, dtype = get_quantization_config(loads), "float32" if device == "cpu" else "bfloat16"
+    check_quantised(few, args, loads.use_peft)
+    model, tokenizer = load_policy(preset["model_name_or_path"], dtype, device, quantization=few)
+    views = play_views(task, model, tokenizer, rows, recipe.skill_bank, recipe.encoder)
+    played = {view: episodes for view, (_, episodes) in views.items()}
     off = as_mapping(args.chat_template_kwargs).get("enable_thinking") is False
     thinks = not off and thinking(preset["model_name_or_path"], model.config.model_type) != "no"
     del model
@@ -164,14 +160,15 @@ def verdict(
     bad = [turn for turn in turns if not turn.action_valid]
     if len(bad) >= INVALID * len(turns):
         if thinks and 2 * sum(turn.truncated for turn in bad) > len(bad):
-            return Verdict(CUT, f"its responses are cut at max_completion_length={most}: raise it. {_shown(bad)}")
+            told = f"its responses are cut at max_completion_length={most}: raise it"
+            return Verdict(CUT, f"{told}. {quoted(bad[0].response_text)}")
         told = f"it can't play the form: {len(bad)} of {len(turns)} responses hold no action that is read, such as"
-        return Verdict(FORM, f"{told} {_shown(bad)}. A warm start teaches it the form first")
-    alone = _success(plain)
+        return Verdict(FORM, f"{told} {quoted(bad[0].response_text)}. A warm start teaches it the form first")
+    alone = fmean(map(_worth, plain))
     if skilled is None:
         return Verdict(PLAYS, f"it plays: {alone:.0%} won; the task has no privileged text to read")
-    read, differences = _success(skilled), [_worth(b) - _worth(a) for a, b in zip(plain, skilled, strict=True)]
-    lift = sum(differences) / len(differences)
+    differences = [_worth(b) - _worth(a) for a, b in zip(plain, skilled, strict=True)]
+    read, lift = fmean(map(_worth, skilled)), fmean(differences)
     low, high = bootstrap_mean(differences)
     told = f"{read:.0%} won with the text and {alone:.0%} without it ({lift:+.0%} [{low:+.0%}, {high:+.0%}] by task)"
     if alone >= WON:
@@ -196,15 +193,6 @@ def _worth(episode: Trajectory) -> float:
     return float(episode.score) if episode.won is None else float(episode.won)
 
 
-def _success(episodes: Sequence[Trajectory]) -> float:
-    return math.fsum(map(_worth, episodes)) / max(1, len(episodes))
-
-
-def _shown(turns: Sequence[Any]) -> str:
-    return repr(cut(" ".join(turns[0].response_text.split()), 100))
-
-
 def _lost(episode: Trajectory) -> str:
-    said = repr(cut(" ".join(episode.turns[-1].response_text.split()), 80)) if episode.turns else "nothing"
-    text = " ".join(episode.skill_text.split())
-    return f"  {episode.row['task_id']}: it read {cut(text, 100)!r} and ended with {said}"
+    said = quoted(episode.turns[-1].response_text, 80) if episode.turns else "nothing"
+    return f"  {episode.row['task_id']}: it read {quoted(episode.skill_text)} and ended with {said}"

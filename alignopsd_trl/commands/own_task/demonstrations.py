@@ -24,6 +24,7 @@ from alignopsd_trl.commands.own_task.task import Task
 from alignopsd_trl.commands.own_task.warm_start.tiny import WordCount, tiny_tokenizer
 from alignopsd_trl.common.files import write_text
 from alignopsd_trl.common.options import path_as_given
+from alignopsd_trl.common.progress import quoted
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Chat, Message, Rendered
 from alignopsd_trl.rollout.conversations import Conversation
@@ -148,8 +149,8 @@ def _why(played: Sequence[Episode], won_only: bool) -> str:
         return f"{len(failed)} failed, the first with: {failed[0]}"
     turns = [turn for one in played for turn in one.trajectory.turns]
     if turns and not any(turn.action_valid for turn in turns):
-        said = turns[0].response_text
-        return f"none of {len(turns)} responses is a valid action, such as {said!r:.80}; let a better player play"
+        said = quoted(turns[0].response_text)
+        return f"none of {len(turns)} responses is a valid action, such as {said}; let a better player play"
     return "none was won; leave --won_only out, or let a better player play" if won_only else "all ended at once"
 
 

@@ -16,6 +16,13 @@ from alignopsd_trl.common.options import as_mapping
 from alignopsd_trl.common.reporting import reported
 
 
+def words_of(argv: Sequence[str] | None) -> tuple[list[str], set[str]]:
+    """Returns the words of a recipe's command line, by default this process's, that its arguments take, and the flags
+    among them."""
+    words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
+    return words, {word.partition("=")[0] for word in words}
+
+
 def first_policy(
     task: str,
     folder: str | Path,
@@ -40,9 +47,8 @@ def first_policy(
         player, won_only, skilled_share: as in `alignopsd demonstrate`.
         preset: the recipe's settings, by default those of the task's ``train.py``. Lengths and encoder count.
     """
-    words = [word for word in (sys.argv[1:] if argv is None else argv) if word not in (TRACEBACK, "--all")]
-    given = [word.partition("=")[0] for word in words]
-    if {"-h", "--help", "--model", "--model_name_or_path"} & set(given):
+    words, given = words_of(argv)
+    if {"-h", "--help", "--model", "--model_name_or_path"} & given:
         return
     if (Path(folder) / "config.json").is_file():
         from alignopsd_trl.commands.own_task.warm_start.warm_start import effort_of

@@ -138,7 +138,7 @@ TWO_CORES = {"learning_rate": 2e-4, "updates_per_round": 4, "tasks_per_round": 6
 """Settings of a small model's recipe on two cores, over `SMOLLM2`."""
 WHY = {
     "lora_r": f"of all linear layers; reward needs little: {GUIDE} has 1 to 32",
-    "learning_rate": "an adapter's: there ten times the 1e-6 of a full model",
+    "learning_rate": "an adapter's: by that page ten times the 1e-6 of all weights",
     "num_generations": "siblings a task",
     "tokens_per_forward": "changes no result",
     "vllm_enable_sleep_mode": "asleep while the policy learns",

@@ -201,7 +201,7 @@ def _needed(said: str) -> str:
     told, kind = " ".join(said.split()), said.partition(":")[0]
     if found := next((why for why in (*NEVER_WON.values(), UNKNOWN_ANSWER) if why in told), None):
         return f"nobody can win it: {found}"
-    if "player" in told:
+    if "player" in told.lower():
         return f"it needs several players ({told:.80})"
     if "API" in told:
         return f"it needs a judge behind an API ({told:.80})"
@@ -228,8 +228,19 @@ def _textworld(asked: str) -> Written:
                 f"{', '.join(FAMILIES)}"
             )
         family[name.strip()] = int(value)
+    _looked_at("textworld", asked, partial(_house, family))  # TextWorld can't make every family
     quest = family["quest_length"] * family.get("quest_breadth", 1) * family.get("nb_parallel_quests", 1)
     return Written({"FAMILY": family, "max_turns": max(12, 3 * quest)}, SKILLED)
+
+
+def _house(family: Mapping[str, int], name: str) -> None:
+    """Plans a house of a family, without its files. TextWorld may raise anything."""
+    world = importlib.import_module("textworld")
+    options = world.GameOptions()
+    options.seeds = 1
+    for option, value in family.items():
+        setattr(options, option, value)
+    world.generator.make_game(options)
 
 
 def _science() -> Any:

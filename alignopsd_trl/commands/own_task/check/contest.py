@@ -13,6 +13,7 @@ from typing import Any
 from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.commands.own_task.check import outcomes
 from alignopsd_trl.commands.own_task.playing import CUT
+from alignopsd_trl.common.progress import quoted
 from alignopsd_trl.common.statistics import LEAST_CLUSTERS, Interval, for_several, mean
 from alignopsd_trl.rollout.episode import Episode
 from alignopsd_trl.turns import StopReason, Trajectory
@@ -92,8 +93,9 @@ def unlearnable(episodes: Sequence[Episode]) -> Iterator[Finding]:
         turn = next(turn for one in episodes for turn in one.trajectory.turns)
         yield Finding(
             "player",
-            f"nearly all moves of the player are refused, such as {turn.action!r:.60}, answered by "
-            f"{turn.observation!r:.80}: such play shows nothing; let it move by the world's rules",
+            f"nearly all moves of the player are refused, such as {quoted(turn.response_text)}, answered "
+            f"by {quoted(turn.observation)}: such play shows nothing; let it answer as the prompt asks and "
+            "move by the world's rules",
         )
     elif len(whole) >= LEAST and not any(one.won for one in whole) and barren:
         yield Finding(
@@ -165,10 +167,13 @@ def findings(played: Played) -> Iterator[Finding]:
     found = difference(played)
     if found is None or found.low > 0:
         return
+    more = f"see more with --episodes {4 * len(by_player)}"
+    if math.isnan(found.low):
+        yield look("player", f"its reward can't be told from random play's: too few episodes were over in time; {more}")
+        return
     below = "is below" if found.high < 0 else "can't be told from"
     yield look(
         "player",
         f"its reward {below} random play's (difference {found:+.3g} on {len(by_player)} tasks): where good play earns "
-        "no more there is nothing to learn; mend the player or reward what it does better, or see more with --episodes "
-        f"{4 * len(by_player)}",
+        f"no more there is nothing to learn; mend the player or reward what it does better, or {more}",
     )

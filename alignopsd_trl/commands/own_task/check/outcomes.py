@@ -10,6 +10,7 @@ from typing import Any
 from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.commands.own_task.playing import CUT
 from alignopsd_trl.commands.own_task.task import Task
+from alignopsd_trl.common.progress import quoted
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.rollout.episode import Episode
 from alignopsd_trl.rollout.renderer import Renderer, text_of
@@ -61,6 +62,10 @@ def rewards(episodes: Sequence[Episode]) -> Iterator[Finding]:
             "reward",
             f"won episodes got {statistics.mean(won):g} and lost ones {statistics.mean(lost):g} on average: training "
             "would teach to lose; mend reward or won",
+        )
+    if odd := [one.score for one in whole if not 0 <= one.score <= 1]:
+        yield look(
+            "score", f"{len(odd)} episodes have a score such as {odd[0]:g}: tables print it in percent; give a share"
         )
     if whole and all(one.won is None for one in whole):
         yield look("won", "no episode says whether it was won; results report the score alone")
@@ -174,13 +179,13 @@ def actions(played: Mapping[str, Sequence[Episode]]) -> Iterator[Finding]:
             yield Finding(
                 "action", f"{refused[0].action!r} was offered and refused {len(refused)} times; offer what step() takes"
             )
-        if who == "scripted player" and other:
-            ruins = refused_throughout(episodes) or any(not turn.action for turn in other)
+        if who == "scripted player" and other and not refused_throughout(episodes):  # which is said elsewhere
             yield Finding(
                 "player",
                 f"{len(other)} of {len(turns)} of the scripted player's responses are invalid actions, such as "
-                f"{other[0].response_text!r:.80}; answer as the prompt asks, by the world's rules",
-                ruins,
+                f"{quoted(other[0].response_text)}, answered by {quoted(other[0].observation)}; answer as the "
+                "prompt asks, by the world's rules, or mend what raised that",
+                any(not turn.action for turn in other),
             )
         stuck = [turn for one in episodes for turn in _stuck(one)]
         if stuck:

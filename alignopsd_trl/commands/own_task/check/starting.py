@@ -40,15 +40,13 @@ def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
 
 
 def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator[Finding]:
-    """Yields findings about tasks that don't open, skills that fail, tasks that are one, categories that no row names,
-    and tasks left out for lack of time."""
+    """Yields findings about tasks that don't open, skills that fail, tasks that are one, and categories that no row
+    names."""
     closed = [(row, one) for row, one in opened if isinstance(one, Failure)]
     asked = [(row, skill_of(skills, one, row)) for row, one in opened if isinstance(one, Opening)]
     yield from _failed(FAILED_RESET, closed, len(opened), "mend reset()")
     unskilled = [(row, one) for row, one in asked if isinstance(one, Failure)]
     yield from _failed("skill", unskilled, len(asked), "mend it there, or give '' for no skill")
-    if len(opened) < len(rows):
-        yield look("tasks", f"{len(opened)} of {len(rows)} tasks were opened in {SECONDS:g} s")
     shown = {(one.observation, one.task_text) for _, one in opened if isinstance(one, Opening)}
     if len(rows) > 1 and len(shown) == 1 and len({content(row) for row in rows}) == 1:
         yield look(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -16,7 +17,7 @@ from alignopsd_trl.commands.own_task.check import agent, contest, outcomes, star
 from alignopsd_trl.commands.own_task.check.contest import PLAYER, RANDOM
 from alignopsd_trl.commands.own_task.demonstrations import bank_of, skills_of, texts_of
 from alignopsd_trl.commands.own_task.options import TIME_LIMIT
-from alignopsd_trl.commands.own_task.playing import Actor, AtRandom, PlayerError, check_room, play, scripted
+from alignopsd_trl.commands.own_task.playing import CUT, Actor, AtRandom, PlayerError, check_room, play, scripted
 from alignopsd_trl.commands.own_task.task import Task, find_task
 from alignopsd_trl.commands.own_task.warm_start.agreement import VIEWS
 from alignopsd_trl.commands.own_task.warm_start.tiny import WordCount, tiny_tokenizer
@@ -128,6 +129,7 @@ def check_task(
     _judge(task, played, seen, time_limit, report)
     stage("openings and skills")
     opened = starting.open_all(task, shuffled, time_limit)
+    report.success["tasks"] = f"{len(opened)} of {len(rows)} were opened"
     add(starting.faults(rows, opened, no_skills if isinstance(bank, SkillBank) else skills))  # a bank's code is ours
     if bank is not None:
         add(outcomes.retrieval(task, bank, seen, [one for _, one in opened if isinstance(one, Opening)][:OPENED]))
@@ -171,7 +173,7 @@ def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time_limit: float, report: Report) -> None:
     """Adds the results of play, and findings about all episodes, to the report."""
     report.success = {who: _success([one.trajectory for one in part], who == PLAYER) for who, part in played.items()}
-    if found := contest.difference(played):
+    if (found := contest.difference(played)) and not math.isnan(found.low):
         report.success["difference in reward"] = f"{found:+.3g}"
     report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
     report.findings += [
@@ -215,9 +217,10 @@ def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
     return actors
 
 
-def _success(episodes: Sequence[Trajectory], reads: bool) -> str:
+def _success(played: Sequence[Trajectory], reads: bool) -> str:
+    episodes = [one for one in played if one.message != CUT]
     if not episodes:
-        return "not played"
+        return f"none of {len(played)} episodes was over in time" if played else "not played"
     won = "unknown how many" if all(one.won is None for one in episodes) else sum(bool(one.won) for one in episodes)
     kinds = {name: [one.reward for one in episodes if one.privileged is kind] for name, kind in VIEWS.items()}
     apart = ", ".join(f"{statistics.mean(part):.3g} {name}" for name, part in kinds.items() if part)

@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 
 from alignopsd_trl.checks.tasks import Finding, look
 from alignopsd_trl.commands.own_task.playing import skill_read
+from alignopsd_trl.common.progress import quoted
 from alignopsd_trl.rollout.renderer import Renderer, messages_of, text_of
 from alignopsd_trl.turns import Trajectory, Turn
 
 WORD = re.compile(r"[^\W\d_]\w+")
 FEW, OFTEN, FORM = 0.05, 0.1, 0.25
-"""A word belongs to single tasks if this share of the episodes at most uses it, or two; the share of turns above which
-words that are not shown are worth a look, and below which words of the skill are; and the share of turns that use a
-word of their form."""
+"""A word belongs to single tasks if this share of the episodes at most uses it, or two, and never more than half; the
+share of turns above which words that are not shown are worth a look, and below which words of the skill are; and the
+share of turns that use a word of their form."""
 
 
 def parts(renderer: Renderer, episode: Trajectory, turn: Turn) -> dict[str, int]:
@@ -37,13 +38,15 @@ def parts(renderer: Renderer, episode: Trajectory, turn: Turn) -> dict[str, int]
 
 
 def unshown(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Finding]:
-    """Yields a finding if the player often uses words of single tasks that its prompt does not show."""
+    """Yields a finding if the player often uses words of single tasks that its prompt does not show. Guesses that lost
+    don't count: nobody should learn them."""
+    episodes = [one for one in episodes if one.won is not False]
     turns = [(one, turn) for one in episodes for turn in one.turns]
     users = defaultdict[str, set[int]](set)
     for episode, turn in turns:
         for word in _words(turn.response_text):
             users[word].add(id(episode))
-    most, odd = max(2, FEW * len(episodes)), list[tuple[str, str]]()
+    most, odd = min(max(2, FEW * len(episodes)), len(episodes) / 2), list[tuple[str, str]]()
     for episode, turn in turns:
         prompt = text_of(renderer.show(turn.shown.view, skill_read(episode))).casefold()
         words = [one for one in _words(turn.response_text) if len(users[one]) <= most and one not in prompt]
@@ -53,7 +56,7 @@ def unshown(renderer: Renderer, episodes: Sequence[Trajectory]) -> Iterator[Find
         yield look(
             "player",
             f"{len(odd)} of {len(turns)} responses have a word that is not in their prompt, such as {word!r} in "
-            f"{response!r:.80}; a policy can't know it: show it, or let the thought copy what decides from the prompt",
+            f"{quoted(response)}; it can't be known: show it, or let the thought copy from the prompt what decides",
         )
 
 
@@ -87,7 +90,7 @@ def other_form(episodes: Sequence[Trajectory]) -> Iterator[Finding]:
     under, without = views[True], set().union(*views[False])
     users = Counter(word for words in under for word in words - without)
     for word, count in users.most_common(1):
-        if views[False] and count > FORM * len(under):
+        if views[False] and count > max(2, FORM * len(under)):
             yield look(
                 "player",
                 f"{word!r} is in {count} of {len(under)} responses under a skill and in none without it: a policy that "

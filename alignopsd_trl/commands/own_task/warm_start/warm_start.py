@@ -28,7 +28,7 @@ from alignopsd_trl.common.statistics import bootstrap_mean
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.results.play import evaluate
 from alignopsd_trl.results.summary import EvaluationResult
-from alignopsd_trl.rollout.episode import SkillSource, no_skills
+from alignopsd_trl.rollout.episode import no_skills
 from alignopsd_trl.runs.files import MODEL_FILES
 from alignopsd_trl.runs.owned import begin, note, refuse
 from alignopsd_trl.runs.sizes import write_sizes
@@ -39,7 +39,7 @@ PLAIN, SKILLED = "without the skill", "with it"
 LOOKED_AT = 16  # training tasks that are played by a recipe's first policy
 FEW = 20  # updates; a policy of fewer has hardly seen its demonstrations
 BUSY = 0.5  # CPU seconds of a second, below which a process waits for others
-PLAYS = 0.1  # least share of held-out responses that are the player's of a policy that is worth playing
+PLAYS = 0.1  # least such share of a policy that is worth playing
 HELPS, READ = 0.1, 0.5
 """A skill helps a player that wins so much more often with it. A policy that reads it comes with it so much of the way
 from its own success without it to the player's success with it."""
@@ -68,7 +68,8 @@ class Effort:
 
 @dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, what its training took, and which share of its better view's held-out responses are right."""
+    """A first policy, what its training took, and which share of held-out turns is the player's: of its better view's
+    responses, or of actions after the player's thoughts if that is more."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -122,8 +123,8 @@ def warm_start(
         raise trainer.interrupted
     if effort.hardly and config.max_steps < 0:
         print(f"look: {effort.hardly}", flush=True)
-    shares = trainer.budget.history[-1].views.values() if trainer.budget.history else [math.nan]
-    return WarmStarted(trained.eval(), tokenizer, effort, max(shares))
+    last = trainer.budget.history[-1] if trainer.budget.history else None
+    return WarmStarted(trained.eval(), tokenizer, effort, max(*last.views.values(), last.actions) if last else math.nan)
 
 
 def effort_of(folder: str | Path) -> Effort | None:
@@ -168,14 +169,11 @@ def report(
     own = any(row.get("own") for row in rows)  # sampled: another response may be as good
     if made.agrees < PLAYS and not (anyway or own):
         return (
-            f"look: nothing is played, since most actions would be invalid: {made.agrees:.0%} of held-out responses at "
-            f"best are the player's after {made.updates} updates; go on with alignopsd warm_start {task.name} --model "
-            "and this policy's folder, or play with --tasks"
+            f"look: nothing is played yet, since hardly any action is the player's ({made.agrees:.0%} of those held "
+            f"out at best, after {made.updates} updates); if it does not win either, go on with alignopsd warm_start "
+            f"{task.name} --model and this policy's folder"
         )
-    bank = bank_of(task, skill_bank, encoder)
-    skills = skills_of(task, bank, made.tokenizer, task.limit("max_prompt_length"))
-    views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
-    played = play_views(task, made.model, made.tokenizer, panel, views)
+    played = play_views(task, made.model, made.tokenizer, panel, skill_bank, encoder)
     results = {name: result for name, (result, _) in played.items()}
     tables = [f"{name}:\n{result.table()}" for name, result in results.items()]
     return "\n".join(filter(None, [*tables, unread(results, rows)]))
@@ -188,15 +186,20 @@ def sample(task: Task) -> TaskPanel:
 
 
 def play_views(
-    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, views: Mapping[str, SkillSource | None]
+    task: Task, model: Any, tokenizer: Any, rows: TaskPanel, skill_bank: Any, encoder: str
 ) -> dict[str, tuple[EvaluationResult, list[Trajectory]]]:
-    """Plays tasks once under each view, without a skill or with its source's, at the recipe's ``eval_temperature``."""
+    """Plays tasks without the skill and, if there is one, with it, at the recipe's ``eval_temperature``."""
+    skills = skills_of(task, bank_of(task, skill_bank, encoder), tokenizer, task.limit("max_prompt_length"))
+    views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     options: dict[str, Any] = play_options(task.preset) | {"temperature": task.preset.get("eval_temperature", 0.4)}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
-    results, width = {}, model.config.get_text_config().hidden_size
+    results, width, turns = {}, model.config.get_text_config().hidden_size, task.suite.factory().max_turns
     rounded = model.dtype == torch.float32 and bfloat16_pays(width)
     for name, one in views.items():
-        with Bar(len(rows), name) as progress, torch.autocast(model.device.type, torch.bfloat16, enabled=rounded):
+        with (
+            Bar(len(rows), name, most_turns=turns) as progress,
+            torch.autocast(model.device.type, torch.bfloat16, enabled=rounded),
+        ):
             results[name] = evaluate(
                 model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options
             )

@@ -12,7 +12,7 @@ OPTIONS = {}  # of gymnasium.make, such as {"is_slippery": False}
 REQUEST = f"Play {ID}."
 ACTIONS = ("0", "1", "2", "3")  # the names of the actions; () where actions are texts
 GOAL = 1.0  # won: an episode that ends by itself with at least this reward in its last step; None: see THRESHOLD
-THRESHOLD = None  # won: an episode with at least this reward in all
+THRESHOLD = None  # won: an episode that is over with at least this reward in all
 FORM = "action"  # the answer's form, a line of each prompt; "" where a warm start taught it
 DRAWN = False  # whether the policy also sees how the world draws itself in letters
 COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
@@ -49,13 +49,17 @@ class MyTask(PlainEnvironment):
     def step(self, action):
         if action not in ACTIONS if ACTIONS else len(action.splitlines()) > 1:
             told = f"There is no such action. {self.told()}"
-            return Step(told, score=self.total, admissible=ACTIONS, valid=False)
+            return Step(told, score=self.score(), admissible=ACTIONS, valid=False)
         with self.random.lent():
             self.shown, reward, ended, cut, info = self.world.step(played(action))
         self.total += float(reward)
-        won = ended and reward >= GOAL if GOAL is not None else self.total >= THRESHOLD
+        won = ended and reward >= GOAL if GOAL is not None else (ended or cut) and self.total >= THRESHOLD
         won = bool(info.get("is_success", won))
-        return Step(self.told(), float(reward), ended or cut, won, score=self.total, admissible=ACTIONS)
+        return Step(self.told(), float(reward), ended or cut, won, score=float(won) or self.score(), admissible=ACTIONS)
+
+    def score(self):
+        """The rewards so far as a share of those that win, from 0 to 1: tables print it in percent."""
+        return min(max(self.total / max(THRESHOLD or 1.0, 1.0), 0.0), 1.0)
 
     def told(self):
         if not DRAWN:

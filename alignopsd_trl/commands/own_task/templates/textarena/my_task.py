@@ -1,5 +1,6 @@
 """The task: a game of TextArena. A number chooses the deal, so the siblings of a task play the same game."""
 
+import sys
 from importlib import import_module
 
 import textarena
@@ -25,6 +26,7 @@ class MyTask(PlainEnvironment):
         self.random = RandomStream(number)  # games draw from the process's generators, some even when they are made
         with self.random.lent():
             self.game = textarena.make(f"{GAME}-raw")  # each message once; other wrappers repeat the past
+            vars(sys.modules[type(self.game).__module__])["print"] = print_nothing  # some games print their deals
             self.game.reset(num_players=1, seed=number)
         rules, *board = self.said()
         return Opening("\n".join(board), "\n".join(rules.splitlines()[SHOWN]))
@@ -48,6 +50,10 @@ class MyTask(PlainEnvironment):
         """The game's messages since the last call."""
         _, messages = self.game.get_observation()
         return [str(text) for _, text, kind in messages if kind is not OWN]
+
+
+def print_nothing(*said, **options):
+    pass
 
 
 def rows(split):

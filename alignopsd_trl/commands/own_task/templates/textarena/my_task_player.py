@@ -29,9 +29,11 @@ def told(skill, shown, turn):
 
 
 def guess(view, form, draw):
-    """A form with other numbers of the range that the rules name, no number twice, and other letters."""
+    """A form with other numbers, no number twice, and other letters: numbers in brackets, else of the range that the
+    rules name."""
     least, most = map(int, (RANGE.findall(view.task_text) or [("0", "9")])[0])
-    numbers = draw.sample(range(least, most + 1), most + 1 - least) * 9
+    offered = sorted(set(map(int, re.findall(r"\[(\d+)\]", view.observation)))) or range(least, most + 1)
+    numbers = draw.sample(offered, len(offered)) * 9
     capitals = re.findall(r"\b[A-Z]\b", f"{form}{view.observation}")
 
     def another(place):

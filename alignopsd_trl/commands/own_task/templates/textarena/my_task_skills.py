@@ -23,11 +23,10 @@ def hint(task_text, row):
 def told(number):
     """The text of a row."""
     game, shown = dealt(number)
-    others = [values(dealt(number + further)[0]) for further in (1, 2, 3)]
     secrets = {}
     for name, value in values(game).items():
         text = written(value)
-        differs = any(other.get(name) != value for other in others)
+        differs = any(other.get(name) != value for other in others())
         if SECRET.search(name) and differs and text not in (*secrets.values(), "") and not within(text, shown):
             secrets[name] = text
     text = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in secrets.items() if len(value) <= ROOM)
@@ -35,6 +34,12 @@ def told(number):
         return f"The game hides {text}"
     way = shortest_way(game, moves(shown), lambda one: repr(values(one)), seconds=5)
     return f"The way: {'; '.join(way)}" if way else ""
+
+
+@functools.cache
+def others():
+    """What the game knows of other deals: what it hides differs between them. A deal may take a second."""
+    return [values(dealt(number)[0]) for number in (1_000_001, 1_000_002, 1_000_003)]
 
 
 def dealt(number):
