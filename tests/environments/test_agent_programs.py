@@ -203,6 +203,23 @@ def test_output_without_end_is_cut_to_its_own(way: str) -> None:
     assert psutil.Process().memory_info().rss - before < 1 << 27
 
 
+def test_whatever_a_program_leaves_in_its_folder_is_removed(way: str, tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "kept").write_text("here")
+    code = """
+ask("Go.")
+os.symlink(sys.argv[1], "elsewhere")
+os.mkdir("closed")
+Path("closed", "file").write_text("x")
+os.chmod("closed", 0)
+for _ in range(1500):
+    os.mkdir("deep" * 50)
+    os.chdir("deep" * 50)
+"""
+    (one,) = play(code, rows=[{**ROWS[0], "task": str(tmp_path)}], siblings=1)
+    assert (one.reward, one.failed, caplog.text) == (1.0, False, ""), one.message
+    assert not [*(apart.ROOT / "episodes").iterdir()] and (tmp_path / "kept").exists()
+
+
 @pytest.mark.full
 def test_too_many_processes_end_a_program(way: str) -> None:
     mark = f"mark-{time.monotonic_ns()}"

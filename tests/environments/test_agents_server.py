@@ -149,6 +149,11 @@ def test_a_body_that_ends_early_is_refused(policy: Policy) -> None:
     assert b"ends after 2 of 50 bytes" in answer
 
 
+def test_a_body_that_no_context_holds_is_refused_whole(policy: Policy) -> None:
+    status, told = policy.ask(body=b" " * (50 << 20))
+    assert (status, told["error"]["code"]) == (413, "context_length_exceeded")
+
+
 def test_a_stranger_is_told_before_the_body_is_read(policy: Policy) -> None:
     head = policy.head.replace(policy.client.key.encode(), b"0" * 32)
     status, told = policy.raw(head + b"content-length: 9000000\r\n\r\n{")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -135,12 +134,11 @@ def place() -> Generator[Place]:
     base = Path(tempfile.mkdtemp(dir=ROOT / "episodes"))
     try:
         yield Place(base)
-    finally:
-        for path, folders, _ in os.walk(base):
-            for name in folders:
-                if not os.path.islink(folder := os.path.join(path, name)):
-                    os.chmod(folder, 0o700)  # or what is in it could not be removed
-        shutil.rmtree(base, ignore_errors=True)
+    finally:  # by programs that know folders of any depth and any mode
+        subprocess.run(["chmod", "-R", "u+rwx", base], capture_output=True)
+        removed = subprocess.run(["rm", "-rf", base], capture_output=True, text=True)
+        if removed.returncode:
+            logger.warning(f"the folder of an episode stays: {removed.stderr[-400:]}")
 
 
 @cache
