@@ -58,46 +58,38 @@ class Launched(subprocess.Popen):
 class Place:
     """The folders of an episode.
 
+    Args:
+        apart: whether its programs get namespaces of their own.
+
     Attributes:
         folder, home: where they are.
-        shown: where its programs find them.
+        paths: where its programs find them.
+        moved: real paths with those that the policy is shown in their place, where a program has the real ones.
     """
 
-    def __init__(self, base: Path):
-        self.folder, self.home = base / "task", base / "home"
-        self.shown = {ROOT / "task": self.folder, ROOT / "home": self.home}
+    def __init__(self, base: Path, apart: bool):
+        self.folder, self.home, self._apart = base / "task", base / "home", apart
         (self.home / "tmp").mkdir(parents=True)
         self.folder.mkdir()
+        real = {"folder": str(self.folder), "home": str(self.home)}
+        shown = {"folder": str(ROOT / "task"), "home": str(ROOT / "home")}
+        self.paths = shown if apart else real
+        self.moved = [] if apart else [(real[name], shown[name]) for name in real]
+        self._at = {shown[name]: real[name] for name in real}
 
-    @property
-    def paths(self) -> dict[str, str]:
-        """The values of ``{folder}`` and ``{home}``."""
-        found = (ROOT / "task", ROOT / "home") if not why_together() else (self.folder, self.home)
-        return dict(zip(("folder", "home"), map(str, found), strict=True))
-
-    @property
-    def moved(self) -> list[tuple[str, str]]:
-        """Real paths with those that the policy is shown in their place, where a program has the real ones."""
-        return [(str(real), str(path)) for path, real in self.shown.items()] if why_together() else []
-
-    def run(
-        self, command: Sequence[str], env: Mapping[str, str], until: Callable[[], float], apart: bool | None = None
-    ) -> Ran:
+    def run(self, command: Sequence[str], env: Mapping[str, str], until: Callable[[], float]) -> Ran:
         """Runs a program to its end, or kills it.
 
         Args:
             until: when it is killed at the latest, by the clock `time.monotonic`; asked again and again.
-            apart: whether it gets namespaces of its own; by default where that is allowed.
 
         Raises:
             RuntimeError: if it can't be launched, or the episode ended it.
         """
-        apart = not why_together() if apart is None else apart
-        found = (ROOT / "task", ROOT / "home") if apart else (self.folder, self.home)
+        folder, home = self.paths["folder"], self.paths["home"]
         own = {name: os.environ[name] for name in PASSED if name in os.environ}
-        own |= {"HOME": str(found[1]), "TMPDIR": str(found[1] / "tmp")}
-        asked = {"command": [*command], "env": {**own, **env}, "folder": str(found[0]), "apart": apart}
-        asked["at"] = {str(path): str(real) for path, real in self.shown.items()}
+        own |= {"HOME": home, "TMPDIR": f"{home}/tmp"}
+        asked = {"command": [*command], "env": {**own, **env}, "folder": folder, "apart": self._apart, "at": self._at}
         asked["covered"] = [str(ROOT / "episodes"), *(str(Path.home() / one) for one in SECRETS.split())]
         process = Launched([sys.executable, "-I", LAUNCHER], stdin=-1, stdout=-1, stderr=-1, env=own)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -125,7 +117,7 @@ class Place:
 
 
 @contextmanager
-def place() -> Generator[Place]:
+def place(apart: bool) -> Generator[Place]:
     """Makes the folders of an episode, and removes them."""
     for name in ("task", "home", "episodes"):
         (ROOT / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,7 +125,7 @@ def place() -> Generator[Place]:
         raise PermissionError(f"{ROOT} is another user's; set TMPDIR to a folder of your own")
     base = Path(tempfile.mkdtemp(dir=ROOT / "episodes"))
     try:
-        yield Place(base)
+        yield Place(base, apart)
     finally:  # by programs that know folders of any depth and any mode
         subprocess.run(["chmod", "-R", "u+rwx", base], capture_output=True)
         removed = subprocess.run(["rm", "-rf", base], capture_output=True, text=True)
@@ -145,9 +137,9 @@ def place() -> Generator[Place]:
 def why_together() -> str:
     """Returns why programs can't have namespaces of their own here; empty: they can. Said once."""
     try:
-        with place() as found:
+        with place(apart=True) as found:
             until = time.monotonic() + 2 * ENDING
-            ran = found.run(["true"], {}, lambda: until, apart=True)
+            ran = found.run(["true"], {}, lambda: until)
         why = "" if ran.status == 0 else ran.output
     except RuntimeError as error:
         why = str(error)
