@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from fakes.agent_play import exact, played
+from huggingface_hub import constants as hub
 
 from alignopsd_trl.environments.adapters import AgentEnvironment, Program, tests_pass
 from alignopsd_trl.environments.adapters.agents import apart
@@ -114,7 +115,11 @@ def test_nothing_secret_is_in_a_programs_reach(way: str, monkeypatch: pytest.Mon
     for name in ("HF_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "secret-token")
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".netrc").write_text("machine secret-token")
+    monkeypatch.setattr(hub, "HF_STORED_TOKENS_PATH", str(tmp_path / "stored_tokens"))
+    kept = (".netrc", ".codex/auth.json", "stored_tokens")
+    (tmp_path / ".codex").mkdir()
+    for name in kept:
+        (tmp_path / name).write_text("secret-token")
     code = """
 ask("Go.")
 said = repr(dict(os.environ)) + Path.home().name
@@ -123,11 +128,11 @@ for place in Path("/proc").glob("[0-9]*/environ"):
         said += place.read_bytes().decode(errors="replace")
     except OSError:
         pass
-netrc = Path(os.environ["REAL"], ".netrc").read_text()
+kept = "".join(Path(os.environ["REAL"], name).read_text() for name in os.environ["KEPT"].split())
 print("TOKEN" if "secret-token" in repr(dict(os.environ)) else "clean", "PROC" if "secret-token" in said else "clean")
-print(netrc or "empty", [*Path.home().iterdir()])
+print(kept or "empty", [*Path.home().iterdir()])
 """
-    (one,) = play(code, siblings=1, env={"REAL": str(tmp_path)})
+    (one,) = play(code, siblings=1, env={"REAL": str(tmp_path), "KEPT": " ".join(kept)})
     said = info(one)["output"]
     assert said.startswith("clean") and f"{'home' if way == 'together' else apart.ROOT / 'home'}" in said
     if way == "apart":

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+from huggingface_hub import constants as hub
 
 logger = logging.getLogger(__name__)
 PASSED = ("PATH", "LANG", "TERM")  # variables of this process that a program gets
@@ -23,7 +24,9 @@ ROOT = Path(tempfile.gettempdir(), f"alignopsd-{getattr(os, 'getuid', int)()}") 
 SECRETS = (
     ".aws .azure .config/gcloud .config/gh .docker .git-credentials .gnupg .kaggle .kube .netrc .npmrc .pypirc .ssh"
 )
-SECRETS += " .cache/huggingface/token"
+SECRETS += (
+    " .claude.json .claude/.credentials.json .codex/auth.json .local/share/opencode/auth.json .pi/agent/auth.json"
+)
 """Under the home of this process, and covered for programs where namespaces are allowed."""
 LAUNCHER = Path(__file__).with_name("launcher.py")
 ENDING = 10.0  # seconds in which a launcher kills everything
@@ -90,7 +93,8 @@ class Place:
         own = {name: os.environ[name] for name in PASSED if name in os.environ}
         own |= {"HOME": home, "TMPDIR": f"{home}/tmp"}
         asked = {"command": [*command], "env": {**own, **env}, "folder": folder, "apart": self._apart, "at": self._at}
-        asked["covered"] = [str(ROOT / "episodes"), *(str(Path.home() / one) for one in SECRETS.split())]
+        asked["covered"] = [str(ROOT / "episodes"), hub.HF_TOKEN_PATH, hub.HF_STORED_TOKENS_PATH]
+        asked["covered"] += [str(Path.home() / one) for one in SECRETS.split()]
         process = Launched([sys.executable, "-I", LAUNCHER], stdin=-1, stdout=-1, stderr=-1, env=own)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         with suppress(BrokenPipeError):  # it says why
