@@ -243,11 +243,10 @@ def test_of_allowed_tools_the_policy_is_offered_those_alone(policy: Policy) -> N
         policy.client.chat_sync(messages=START, tools=[other], tool_choice=choice)
 
 
-def test_one_call_is_shown_to_those_who_take_one(policy: Policy) -> None:
+def test_one_call_is_shown_to_those_who_take_one() -> None:
     calls = [{"function": {"name": "guess", "arguments": {"number": n}}} for n in range(2)]
     ask = {"messages": START, "tools": [GUESS]}
     with ThreadPoolExecutor(1) as pool:
-        policy.line.hang_up()
         line = RequestLine({}, Rules(native=True, ignores=False))
         answer = pool.submit(Client(line).chat_sync, **ask, parallel_tool_calls=False)
         line.take(time.monotonic() + 9)
