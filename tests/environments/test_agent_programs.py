@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from fakes.agent_play import exact, played
+from huggingface_hub import constants as hub
 
 from alignopsd_trl.environments.adapters import AgentEnvironment, Program, tests_pass
 from alignopsd_trl.environments.adapters.agents import apart
@@ -114,7 +115,11 @@ def test_nothing_secret_is_in_a_programs_reach(way: str, monkeypatch: pytest.Mon
     for name in ("HF_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "secret-token")
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".netrc").write_text("machine secret-token")
+    monkeypatch.setattr(hub, "HF_STORED_TOKENS_PATH", str(tmp_path / "stored_tokens"))
+    kept = (".netrc", ".codex/auth.json", "stored_tokens")
+    (tmp_path / ".codex").mkdir()
+    for name in kept:
+        (tmp_path / name).write_text("secret-token")
     code = """
 ask("Go.")
 said = repr(dict(os.environ)) + Path.home().name
@@ -123,11 +128,11 @@ for place in Path("/proc").glob("[0-9]*/environ"):
         said += place.read_bytes().decode(errors="replace")
     except OSError:
         pass
-netrc = Path(os.environ["REAL"], ".netrc").read_text()
+kept = "".join(Path(os.environ["REAL"], name).read_text() for name in os.environ["KEPT"].split())
 print("TOKEN" if "secret-token" in repr(dict(os.environ)) else "clean", "PROC" if "secret-token" in said else "clean")
-print(netrc or "empty", [*Path.home().iterdir()])
+print(kept or "empty", [*Path.home().iterdir()])
 """
-    (one,) = play(code, siblings=1, env={"REAL": str(tmp_path)})
+    (one,) = play(code, siblings=1, env={"REAL": str(tmp_path), "KEPT": " ".join(kept)})
     said = info(one)["output"]
     assert said.startswith("clean") and f"{'home' if way == 'together' else apart.ROOT / 'home'}" in said
     if way == "apart":
@@ -201,6 +206,23 @@ def test_output_without_end_is_cut_to_its_own(way: str) -> None:
     (one,) = play('ask("Go.")\nwhile True: sys.stdout.write("x" * (1 << 20))', siblings=1, time_limit=4.0)
     assert info(one)["status"] is None and {*info(one)["output"]} == {"x"} and len(info(one)["output"]) <= 1 << 13
     assert psutil.Process().memory_info().rss - before < 1 << 27
+
+
+def test_whatever_a_program_leaves_in_its_folder_is_removed(way: str, tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "kept").write_text("here")
+    code = """
+ask("Go.")
+os.symlink(sys.argv[1], "elsewhere")
+os.mkdir("closed")
+Path("closed", "file").write_text("x")
+os.chmod("closed", 0)
+for _ in range(1500):
+    os.mkdir("deep" * 50)
+    os.chdir("deep" * 50)
+"""
+    (one,) = play(code, rows=[{**ROWS[0], "task": str(tmp_path)}], siblings=1)
+    assert (one.reward, one.failed, caplog.text) == (1.0, False, ""), one.message
+    assert not [*(apart.ROOT / "episodes").iterdir()] and (tmp_path / "kept").exists()
 
 
 @pytest.mark.full

@@ -432,11 +432,14 @@ def test_a_required_call_that_does_not_come_is_the_policys_fault() -> None:
     assert all(one.reward == 1.0 for one in calling) and all(one.won is False and not one.failed for one in silent)
 
 
-def test_a_prompt_that_is_too_long_is_never_cut() -> None:
+@pytest.mark.parametrize("length", [500, 300_000])
+def test_a_prompt_that_is_too_long_is_never_cut(length: int) -> None:
     async def agent(row: Row, client: Client) -> float:
         await client.chat(messages=START)
         try:
-            await client.chat(messages=[*START, {"role": "assistant", "content": "x" * 500}, START[1]])
+            await client.chat(
+                messages=[*START, {"role": "assistant", "content": "x"}, {"role": "user", "content": "x" * length}]
+            )
         except Refused as error:
             assert error.code == "context_length_exceeded"
             if row["task_id"] == "gives up":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from fakes.agent_play import GUESS, START, text_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignopsd_trl.environments.adapters.agents import Client, Refused
+from alignopsd_trl.environments.adapters.agents import Client, Refused, server
 from alignopsd_trl.environments.adapters.agents.api import HttpCall, exchange
 from alignopsd_trl.environments.adapters.agents.line import RequestLine
 from alignopsd_trl.environments.adapters.agents.requests import Rules
@@ -149,6 +150,18 @@ def test_a_body_that_ends_early_is_refused(policy: Policy) -> None:
     assert b"ends after 2 of 50 bytes" in answer
 
 
+def test_a_body_that_no_context_holds_is_refused_whole(policy: Policy) -> None:
+    status, told = policy.ask(body=b" " * (50 << 20))
+    assert (status, told["error"]["code"]) == (413, "context_length_exceeded")
+
+
+def test_connections_leave_room_for_files(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changed, pytest.raises(ConnectionError):
+        changed.setattr(server, "SPARE", os.sysconf("SC_OPEN_MAX"))
+        policy.ask()
+    assert policy.ask()[0] == 200
+
+
 def test_a_stranger_is_told_before_the_body_is_read(policy: Policy) -> None:
     head = policy.head.replace(policy.client.key.encode(), b"0" * 32)
     status, told = policy.raw(head + b"content-length: 9000000\r\n\r\n{")
@@ -238,11 +251,10 @@ def test_of_allowed_tools_the_policy_is_offered_those_alone(policy: Policy) -> N
         policy.client.chat_sync(messages=START, tools=[other], tool_choice=choice)
 
 
-def test_one_call_is_shown_to_those_who_take_one(policy: Policy) -> None:
+def test_one_call_is_shown_to_those_who_take_one() -> None:
     calls = [{"function": {"name": "guess", "arguments": {"number": n}}} for n in range(2)]
     ask = {"messages": START, "tools": [GUESS]}
     with ThreadPoolExecutor(1) as pool:
-        policy.line.hang_up()
         line = RequestLine({}, Rules(native=True, ignores=False))
         answer = pool.submit(Client(line).chat_sync, **ask, parallel_tool_calls=False)
         line.take(time.monotonic() + 9)

@@ -33,9 +33,8 @@ SHELLS = {  # the name of the tool and what a call of it has
     "qwen": ("run_shell_command", lambda text: {"command": text, "is_background": False}),
     "opencode": ("bash", lambda text: {"command": text, "description": "Does it."}),
 }
-STEPS = ["cat calc.py", "sed -i s/-/+/ calc.py"]
+STEPS = ["cat calc.py", "sed s/-/+/ calc.py > new && mv new calc.py"]  # qwen's shell keeps `sed -i` to its own tool
 ELSEWHERE = {"opencode": {"registry.npmjs.org:443"}}  # asked for once, and not needed
-UNPROXIED = ("qwen",)  # sends the policy's requests to a proxy too
 
 
 def mending(name: str) -> Any:
@@ -81,8 +80,8 @@ def test_a_coding_agent_trains_as_it_is(name: str, elsewhere: tuple[str, set[str
     if shutil.which(command) is None:
         pytest.skip(f"{name}: .ci/programs installs it" if name != "claude" else "claude is proprietary: install it")
     proxy, asked = elsewhere
-    names = [] if name in UNPROXIED else ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"]
-    more = dict.fromkeys(names, proxy) | dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
+    more = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy)
+    more |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
     before, log, tokenizer = {*psutil.pids()}, list[Any](), chat_tokenizer()
     environment = AgentEnvironment(
         coding(name, lambda row: {"calc.py": BROKEN, "test_calc.py": TEST}, **more), sampling="ignore"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+from huggingface_hub import constants as hub
 
 logger = logging.getLogger(__name__)
 PASSED = ("PATH", "LANG", "TERM")  # variables of this process that a program gets
@@ -24,7 +24,9 @@ ROOT = Path(tempfile.gettempdir(), f"alignopsd-{getattr(os, 'getuid', int)()}") 
 SECRETS = (
     ".aws .azure .config/gcloud .config/gh .docker .git-credentials .gnupg .kaggle .kube .netrc .npmrc .pypirc .ssh"
 )
-SECRETS += " .cache/huggingface/token"
+SECRETS += (
+    " .claude.json .claude/.credentials.json .codex/auth.json .local/share/opencode/auth.json .pi/agent/auth.json"
+)
 """Under the home of this process, and covered for programs where namespaces are allowed."""
 LAUNCHER = Path(__file__).with_name("launcher.py")
 ENDING = 10.0  # seconds in which a launcher kills everything
@@ -59,47 +61,40 @@ class Launched(subprocess.Popen):
 class Place:
     """The folders of an episode.
 
+    Args:
+        apart: whether its programs get namespaces of their own.
+
     Attributes:
         folder, home: where they are.
-        shown: where its programs find them.
+        paths: where its programs find them.
+        moved: real paths with those that the policy is shown in their place, where a program has the real ones.
     """
 
-    def __init__(self, base: Path):
-        self.folder, self.home = base / "task", base / "home"
-        self.shown = {ROOT / "task": self.folder, ROOT / "home": self.home}
+    def __init__(self, base: Path, apart: bool):
+        self.folder, self.home, self._apart = base / "task", base / "home", apart
         (self.home / "tmp").mkdir(parents=True)
         self.folder.mkdir()
+        real = {"folder": str(self.folder), "home": str(self.home)}
+        shown = {"folder": str(ROOT / "task"), "home": str(ROOT / "home")}
+        self.paths = shown if apart else real
+        self.moved = [] if apart else [(real[name], shown[name]) for name in real]
+        self._at = {shown[name]: real[name] for name in real}
 
-    @property
-    def paths(self) -> dict[str, str]:
-        """The values of ``{folder}`` and ``{home}``."""
-        found = (ROOT / "task", ROOT / "home") if not why_together() else (self.folder, self.home)
-        return dict(zip(("folder", "home"), map(str, found), strict=True))
-
-    @property
-    def moved(self) -> list[tuple[str, str]]:
-        """Real paths with those that the policy is shown in their place, where a program has the real ones."""
-        return [(str(real), str(path)) for path, real in self.shown.items()] if why_together() else []
-
-    def run(
-        self, command: Sequence[str], env: Mapping[str, str], until: Callable[[], float], apart: bool | None = None
-    ) -> Ran:
+    def run(self, command: Sequence[str], env: Mapping[str, str], until: Callable[[], float]) -> Ran:
         """Runs a program to its end, or kills it.
 
         Args:
             until: when it is killed at the latest, by the clock `time.monotonic`; asked again and again.
-            apart: whether it gets namespaces of its own; by default where that is allowed.
 
         Raises:
             RuntimeError: if it can't be launched, or the episode ended it.
         """
-        apart = not why_together() if apart is None else apart
-        found = (ROOT / "task", ROOT / "home") if apart else (self.folder, self.home)
+        folder, home = self.paths["folder"], self.paths["home"]
         own = {name: os.environ[name] for name in PASSED if name in os.environ}
-        own |= {"HOME": str(found[1]), "TMPDIR": str(found[1] / "tmp")}
-        asked = {"command": [*command], "env": {**own, **env}, "folder": str(found[0]), "apart": apart}
-        asked["at"] = {str(path): str(real) for path, real in self.shown.items()}
-        asked["covered"] = [str(ROOT / "episodes"), *(str(Path.home() / one) for one in SECRETS.split())]
+        own |= {"HOME": home, "TMPDIR": f"{home}/tmp"}
+        asked = {"command": [*command], "env": {**own, **env}, "folder": folder, "apart": self._apart, "at": self._at}
+        asked["covered"] = [str(ROOT / "episodes"), hub.HF_TOKEN_PATH, hub.HF_STORED_TOKENS_PATH]
+        asked["covered"] += [str(Path.home() / one) for one in SECRETS.split()]
         process = Launched([sys.executable, "-I", LAUNCHER], stdin=-1, stdout=-1, stderr=-1, env=own)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         with suppress(BrokenPipeError):  # it says why
@@ -126,7 +121,7 @@ class Place:
 
 
 @contextmanager
-def place() -> Generator[Place]:
+def place(apart: bool) -> Generator[Place]:
     """Makes the folders of an episode, and removes them."""
     for name in ("task", "home", "episodes"):
         (ROOT / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,22 +129,21 @@ def place() -> Generator[Place]:
         raise PermissionError(f"{ROOT} is another user's; set TMPDIR to a folder of your own")
     base = Path(tempfile.mkdtemp(dir=ROOT / "episodes"))
     try:
-        yield Place(base)
-    finally:
-        for path, folders, _ in os.walk(base):
-            for name in folders:
-                if not os.path.islink(folder := os.path.join(path, name)):
-                    os.chmod(folder, 0o700)  # or what is in it could not be removed
-        shutil.rmtree(base, ignore_errors=True)
+        yield Place(base, apart)
+    finally:  # by programs that know folders of any depth and any mode
+        subprocess.run(["chmod", "-R", "u+rwx", base], capture_output=True)
+        removed = subprocess.run(["rm", "-rf", base], capture_output=True, text=True)
+        if removed.returncode:
+            logger.warning(f"the folder of an episode stays: {removed.stderr[-400:]}")
 
 
 @cache
 def why_together() -> str:
     """Returns why programs can't have namespaces of their own here; empty: they can. Said once."""
     try:
-        with place() as found:
+        with place(apart=True) as found:
             until = time.monotonic() + 2 * ENDING
-            ran = found.run(["true"], {}, lambda: until, apart=True)
+            ran = found.run(["true"], {}, lambda: until)
         why = "" if ran.status == 0 else ran.output
     except RuntimeError as error:
         why = str(error)

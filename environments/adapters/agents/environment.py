@@ -29,7 +29,7 @@ from alignopsd_trl.environments.base import (
 )
 from alignopsd_trl.environments.batch import MOST_STUCK, SerialBatch
 from alignopsd_trl.environments.declared import name_of
-from alignopsd_trl.environments.validation import guarded
+from alignopsd_trl.environments.validation import LONGEST_TEXT, guarded
 
 LIMIT = 60.0  # seconds for each call of an environment that is played without a batch
 OTHER_FIRSTS = 1.0  # seconds in which the first requests of parallel sub-agents arrive
@@ -158,6 +158,7 @@ class AgentEnvironment(AdaptedEnvironment):
         parts += [json.dumps(first.tools, ensure_ascii=False, default=str)] if first.tools else []
         category = str(self.line.row.get("category") or "")
         shown, task = "\n\n".join(parts), (users or [""])[-1]
+        shown, task = shown[:LONGEST_TEXT], task[:LONGEST_TEXT]  # prompts have the whole
         return Opening(shown, task, category=category, context=self.line, later=not first.trained)
 
     def outcome(self, until: float) -> Step:
@@ -364,6 +365,6 @@ def _codes(error: BaseException | None) -> Iterator[Any]:
 
 
 def _seen(ask: Ask) -> str:
-    """Returns the messages after the last response, as text."""
+    """Returns the messages after the last response, as text, which is for readers alone."""
     last = max((n + 1 for n, one in enumerate(ask.messages) if one["role"] == "assistant"), default=0)
-    return "\n".join(one["content"] for one in ask.messages[last:])
+    return "\n".join(one["content"] for one in ask.messages[last:])[:LONGEST_TEXT]

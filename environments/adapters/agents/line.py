@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from alignopsd_trl.environments.adapters.agents.messages import arguments_text, plain_message
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
@@ -30,11 +30,11 @@ PATIENCE = 16  # refusals in a row that are told at once
 LONGEST_WAIT = 60.0  # seconds until a later one is
 
 
-class End:
+class End(NamedTuple):
     """The agent's end: its result, or what it raised."""
 
-    def __init__(self, result: Any = None, error: BaseException | None = None):
-        self.result, self.error = result, error
+    result: Any = None
+    error: BaseException | None = None
 
 
 class RequestLine:

@@ -1,9 +1,5 @@
 """Anthropic's Messages API over chat completions: a request becomes the chat request that says the same, so that both
-have the same prompt ids, and its completion becomes a message.
-
-Adapters of gateways (LiteLLM) and of rollout libraries (verifiers) leave out what the other side lacks: unknown blocks,
-tools of a host, arguments that are no object. Here that is refused by its name: what is trained must be what was asked.
-"""
+have the same prompt ids, and its completion becomes a message. What the policy lacks is refused by its name."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from numbers import Real
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from alignopsd_trl.environments.adapters.agents import apart
 from alignopsd_trl.environments.adapters.agents.apart import ENDING, Place, Ran, place
 from alignopsd_trl.environments.adapters.agents.refusal import POLICYS
 from alignopsd_trl.environments.base import Ending
@@ -35,8 +36,8 @@ class Program:
     ``LANG``, ``TERM``, and the policy's address and key under the names that the clients of OpenAI and Anthropic read.
     All siblings see one path. All processes that it starts end with it.
 
-    In ``command``, ``home``, ``env`` and a reward's command ``{url}``, ``{key}``, ``{model}``, ``{folder}``, ``{home}``
-    and the names of the row's columns in braces are replaced.
+    In ``command``, ``home``, ``env`` and a reward's command ``{url}``, ``{key}``, ``{folder}``, ``{home}`` and the
+    names of the row's columns in braces are replaced.
 
     Args:
         command (`Sequence[str]`):
@@ -51,8 +52,6 @@ class Program:
             Files of the program's home by their names, such as its settings.
         env (`Mapping[str, str]`, *optional*):
             More variables.
-        model (`str`, *optional*, defaults to `"policy"`):
-            ``{model}``.
         time_limit (`float`, *optional*, defaults to `600.0`):
             Seconds after which it is killed, its start included; the folder is rewarded as it is then. The reward's
             command has as many. `AgentEnvironment` waits for its requests as long.
@@ -70,7 +69,6 @@ class Program:
         files: Callable[[Mapping[str, Any]], Files] | None = None,
         home: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
-        model: str = "policy",
         time_limit: float = 600.0,
     ):
         for name, given in (("command", command), *(() if callable(reward) else (("reward", reward),))):
@@ -83,7 +81,7 @@ class Program:
         if reward is tests_pass and find_spec("pytest") is None:
             raise ImportError("reward=tests_pass needs pytest: pip install pytest")
         self.command, self.reward, self._files = [*command], reward, files
-        self._home, self._env, self._model, self.time_limit = dict(home or {}), dict(env or {}), model, time_limit
+        self._home, self._env, self.time_limit = dict(home or {}), dict(env or {}), time_limit
         self.longest = 2 * (time_limit + ENDING)  # seconds until an episode's reward is known
         self.__name__ = PurePosixPath(command[0]).name
 
@@ -93,9 +91,9 @@ class Program:
         Raises:
             RuntimeError: if the program breaks, or ends without a turn.
         """
-        with place() as found:
+        with place(not apart.why_together()) as found:
             write_files(found.folder, self._files(row) if self._files else {})
-            values = {**row, "url": client.url, "key": client.key, "model": self._model, **found.paths}
+            values = {**row, "url": client.url, "key": client.key, **found.paths}
             write_files(found.home, {name: filled(text, values) for name, text in self._home.items()})
             client.line.moved = found.moved
             ran = found.run([filled(one, values) for one in self.command], self._variables(values), self._until(client))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import selectors
@@ -19,8 +20,9 @@ from alignopsd_trl.environments.adapters.agents.api import HttpAnswer, HttpCall,
 from alignopsd_trl.environments.adapters.agents.line import RequestLine
 from alignopsd_trl.environments.adapters.agents.refusal import Refused
 
-LARGEST = 1 << 26  # bytes of a body
+LARGEST = 1 << 24  # bytes of a body: some million tokens, and many may come at once
 SILENCE = 60.0  # seconds between two parts of a body
+SPARE = 256  # files and sockets that this process may open beside connections
 STRANGERS_WAIT = 0.1  # seconds until a wrong key is told, so that none spins
 
 
@@ -36,6 +38,11 @@ class ApiServer(ThreadingHTTPServer):
         self._host = host
         self.lines: WeakValueDictionary[str, RequestLine] = WeakValueDictionary()
         threading.Thread(target=self.serve_forever, daemon=True, name="agents-server").start()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for a connection. Without room for files the run would end, and not one episode."""
+        most = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else 1 << 20  # Windows has none
+        return request.fileno() < most - SPARE
 
     def open(self, line: RequestLine) -> tuple[str, str]:
         """Returns address and key of an episode."""
@@ -141,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(refused(error, self.path))
         self.connection.shutdown(socket.SHUT_WR)
         self.connection.settimeout(1.0)
-        for _ in range(LARGEST >> 16):  # an unread body would reset the connection, and the error with it
+        for _ in range(1 << 12):  # an unread body would reset the connection, and the error with it
             if not self.connection.recv(1 << 16):
                 break
 
@@ -185,7 +192,7 @@ def _length(text: str, base: int) -> int:
 
 
 def _too_large() -> Refused:
-    return Refused(f"the body has more than {LARGEST:,} bytes", "request_too_large", 413)
+    return Refused(f"the body has more than {LARGEST:,} bytes", "context_length_exceeded", 413)
 
 
 @cache

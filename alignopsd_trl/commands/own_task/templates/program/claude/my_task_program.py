@@ -8,10 +8,5 @@ ENV = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "IS_SANDBOX": "1",  # for root
 }
-SHELL = "Bash"  # its tool
-
-
-def said(steps, done):
-    if done == len(steps):
-        return "Done."
-    return f"<action>{SHELL}(command={steps[done]!r}, description='Does it.')</action>"
+SHELL = "Bash(command={!r}, description='Does it.')"  # a call of its tool
+DONE = "Done."

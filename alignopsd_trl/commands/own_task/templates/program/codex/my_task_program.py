@@ -17,8 +17,5 @@ plugins = false
 """
 HOME = {".codex/config.toml": SETTINGS}
 ENV = {}
-SHELL = "exec_command"  # its tool
-
-
-def said(steps, done):
-    return f"<action>{SHELL}(cmd={steps[done]!r})</action>" if done < len(steps) else "Done."
+SHELL = "exec_command(cmd={!r})"  # a call of its tool
+DONE = "Done."

@@ -17,10 +17,5 @@ SETTINGS = {
 }
 HOME = {".config/opencode/opencode.json": json.dumps(SETTINGS)}
 ENV = {"OPENCODE_DISABLE_MODELS_FETCH": "true", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "true"}
-SHELL = "bash"  # its tool
-
-
-def said(steps, done):
-    if done == len(steps):
-        return "Done."
-    return f"<action>{SHELL}(command={steps[done]!r}, description='Does it.')</action>"
+SHELL = "bash(command={!r}, description='Does it.')"  # a call of its tool
+DONE = "Done."

@@ -8,8 +8,5 @@ MODELS = [{"id": "policy", "name": "policy", "reasoning": False, "input": ["text
 PROVIDER = {"baseUrl": "{url}", "apiKey": "{key}", "api": "openai-completions", "models": MODELS}
 HOME = {".pi/agent/models.json": json.dumps({"providers": {"policy": PROVIDER}})}
 ENV = {}
-SHELL = "bash"  # its tool
-
-
-def said(steps, done):
-    return f"<action>{SHELL}(command={steps[done]!r})</action>" if done < len(steps) else "Done."
+SHELL = "bash(command={!r})"  # a call of its tool
+DONE = "Done."
