@@ -19,14 +19,12 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from alignopsd_trl.environments.declared import Declared
     from alignopsd_trl.environments.panel import TaskPanel
 
 
@@ -448,13 +446,6 @@ class Suite:
     description: Mapping[str, Any]
     skill_bank: str = ""
     sketch: Callable[[str, int], Sequence[Mapping[str, Any]]] | None = None
-
-    @cached_property
-    def declared(self) -> Declared:
-        """What its environments declare, such as ``prompt`` and ``max_turns``, read once."""
-        from alignopsd_trl.environments.declared import declared_by
-
-        return declared_by(self.factory)
 
     @classmethod
     def of_rows(

@@ -31,6 +31,7 @@ from alignopsd_trl.environments.declared import (
     Declared,
     check_environment,
     concurrency,
+    declared_by,
     made_by,
     most_alive,
     name_of,
@@ -41,11 +42,13 @@ from alignopsd_trl.environments.processes import ProcessBatch
 from alignopsd_trl.environments.validation import ValidatedBatch, copied, guarded, limited
 
 __all__ = [
+    "Declared",
     "SerialBatch",
     "ThreadedBatch",
     "ValidatedBatch",
     "check_environment",
     "copied",
+    "declared_by",
     "guarded",
     "limited",
     "open_batch",

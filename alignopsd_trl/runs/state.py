@@ -35,7 +35,7 @@ class RunFolderError(UserError):
 def read_run(path: Path) -> dict[str, Any] | None:
     """Returns ``run.json``, or `None` if it is missing or damaged."""
     run = read_json(path / RUN_FILE)
-    whole = isinstance(run.get("configuration") or None, dict) and isinstance(run.get("id"), str)
+    whole = isinstance(run.get("configuration"), dict) and isinstance(run.get("id"), str)
     sessions = run.get("sessions") if whole else None
     known = isinstance(sessions, list) and all(_is_of(one, _SESSION) and "processes" in one for one in sessions)
     return run if known and sessions else None

@@ -208,7 +208,10 @@ def test_output_without_end_is_cut_to_its_own(way: str) -> None:
     assert psutil.Process().memory_info().rss - before < 1 << 27
 
 
-def test_whatever_a_program_leaves_in_its_folder_is_removed(way: str, tmp_path: Path, caplog: Any) -> None:
+def test_whatever_a_program_leaves_in_its_folder_is_removed(
+    way: str, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "ROOT", tmp_path / "root")  # where no other run of this user's plays
     (tmp_path / "kept").write_text("here")
     code = """
 ask("Go.")

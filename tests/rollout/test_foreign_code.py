@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +14,10 @@ from fakes.trainers import trained
 
 from alignopsd_trl.commands.own_task.check.starting import faults, open_all
 from alignopsd_trl.commands.own_task.playing import Answer, play
+from alignopsd_trl.commands.own_task.task import Task
 from alignopsd_trl.environments import Ending, Failure, Opening, Step, open_batch
 from alignopsd_trl.environments.adapters import ToolEnvironment
-from alignopsd_trl.environments.base import EnvironmentsDown
+from alignopsd_trl.environments.base import EnvironmentsDown, Suite
 from alignopsd_trl.environments.batch import SerialBatch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.rollout.episode import no_skills
@@ -123,7 +123,7 @@ def test_a_skill_that_fails_for_a_row_costs_the_episodes_of_this_row(kind: type[
 def test_every_task_is_opened_and_asked_for_its_skill() -> None:
     rows = [dict(ROWS[0], task_id=f"toy/{number}") for number in range(40)]
     rows[33] |= {"place": "reset"}
-    task: Any = SimpleNamespace(suite=SimpleNamespace(factory=Leaves))
+    task = Task("toy", Suite.of_rows("toy", Leaves, lambda split: rows, description={}))
     opened = open_all(task, rows, 5.0)
     closed, unskilled = faults(rows, opened, skill_source(load_skills(_hint), build_tokenizer(), 30))
     assert closed.text.startswith("1 of 40 tasks failed, the first 'toy/33' with: ValueError: reset (test_foreign_code")

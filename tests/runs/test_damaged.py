@@ -154,12 +154,8 @@ def test_a_file_of_the_user_among_the_records_stays(tmp_path: Path) -> None:
     assert len(said) == 3 and all("is no file of this run; it stays" in one for one in said)
 
 
-EMPTIED = '{"id": "a", "configuration": {}, "sessions": [{"processes": 1, "started": "", "code": "", "versions": {}}]}'
-
-
 @pytest.mark.parametrize(
-    "content",
-    ["", "garbage", "[]", '{"id": "a"}', '{"id": "a", "configuration": {"seed": 1}, "sessions": [1]}', EMPTIED],
+    "content", ["", "garbage", "[]", '{"id": "a"}', '{"id": "a", "configuration": {}, "sessions": [1]}']
 )
 def test_a_folder_that_does_not_say_whose_it_is_is_refused(content: str, tmp_path: Path) -> None:
     begun(tmp_path)

@@ -30,6 +30,7 @@ from alignopsd_trl.common.models import base_of, resolve_model
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import UNMADE, Suite
+from alignopsd_trl.environments.batch import declared_by
 from alignopsd_trl.environments.loading import load, sketched
 from alignopsd_trl.environments.panel import TaskPanel, trained_too
 from alignopsd_trl.methods import get_method
@@ -229,7 +230,7 @@ def plan(job: Job, whole: bool = False) -> str:
     check_launch(launch, args, installed=False)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     job.check(trajectories // args.num_generations)
-    turns = args.max_turns or suite.declared.max_turns
+    turns = args.max_turns or declared_by(suite.factory).max_turns
     missing = "not installed here; the run needs pip install 'alignopsd-trl[vllm]'"
     facts = {
         **job.facts(launch),

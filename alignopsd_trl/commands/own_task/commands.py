@@ -154,7 +154,7 @@ def demonstrate(argv: Sequence[str]) -> None:
         elif given.endpoint is None:
             actor = scripted(task.name, given.player, given.seed)
         else:
-            prompt, tokens = task.suite.declared.prompt, task.limit("max_completion_length")
+            prompt, tokens = task.declared.prompt, task.limit("max_completion_length")
             actor = Endpoint(given.endpoint, given.endpoint_model, prompt, given.temperature, tokens)
         share = (1.0 if given.policy else SKILLED_SHARE) if given.skilled_share is None else given.skilled_share
         found = demonstrate(

@@ -90,7 +90,7 @@ def demonstrate(
         skilled_share: share of the episodes in which the player and the prompts have the skill.
         hidden: whether the skill stands in the player's prompts alone, and in no row.
     """
-    prompt = task.suite.declared.prompt
+    prompt = task.declared.prompt
     if task.preset.get("history") == "conversation" and getattr(prompt, "native", False):
         raise ValueError(
             f"task {task.name}: the recipe's history is 'conversation', which can't be demonstrated for calls in the "
@@ -158,7 +158,7 @@ def _rows(
     task: Task, episodes: Sequence[Trajectory], tokenizer: PreTrainedTokenizerBase | None, limit: int
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns the rows, and the number of turns whose prompt is too long."""
-    prompt, tokenizer = task.suite.declared.prompt, tokenizer or tiny_tokenizer(texts_of(task, episodes))
+    prompt, tokenizer = task.declared.prompt, tokenizer or tiny_tokenizer(texts_of(task, episodes))
     renderer = Renderer(tokenizer, prompt, PlayOptions(**play_options({**task.preset, "max_prompt_length": limit})))
     rows, too_long, native = [], 0, getattr(prompt, "native", False)
     for episode in episodes:
@@ -180,7 +180,7 @@ def _rows(
 
 def texts_of(task: Task, episodes: Sequence[Trajectory]) -> list[str]:
     """Returns all prompts and responses of the episodes."""
-    prompt = task.suite.declared.prompt
+    prompt = task.declared.prompt
     texts = list[str]()
     for one in episodes:
         for turn in one.turns:

@@ -46,7 +46,7 @@ def own_play(
     """Loads a policy as a player of a task. Returns it with the task, whose sizes are the recipe's, else those beside
     the policy's weights; a ``max_prompt_length`` goes before both. Raises `ValueError` if it can't be loaded, or plays
     by calls in its template's own format."""
-    prompt = task.suite.declared.prompt
+    prompt = task.declared.prompt
     if getattr(prompt, "native", False):
         raise ValueError(f"task {task.name}: --policy plays texts, not calls in a template's format; use --endpoint")
     task = replace(task, preset={**read_sizes(name), **task.preset})

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from alignopsd_trl.commands.own_task.options import WarmStartConfig
 from alignopsd_trl.commands.own_task.worlds import server_address
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, OpenEnvEnvironment, as_environment
 from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.batch import Declared, declared_by
 from alignopsd_trl.environments.loading import find_module, importable, load
 
 LIMITS = {"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": 0}
@@ -38,6 +39,11 @@ class Task:
     suite: Suite
     preset: Mapping[str, Any] = field(default_factory=dict)
     start: WarmStartConfig = field(default_factory=WarmStartConfig)
+
+    @cached_property
+    def declared(self) -> Declared:
+        """What its environments declare, such as ``prompt`` and ``max_turns``, read once."""
+        return declared_by(self.suite.factory)
 
     def limit(self, name: str, given: int | None = None) -> int:
         """Returns a length in tokens: the given one, else the recipe's, else the default."""

@@ -29,7 +29,7 @@ Opened = list[tuple[Row, Opening | Failure]]
 
 def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
     """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
-    wanted = 1 if task.suite.declared.most_alive else max(1, min(SLOTS, len(rows)))
+    wanted = 1 if task.declared.most_alive else max(1, min(SLOTS, len(rows)))
     opened = list[Any]()
     with closing(open_batch(task.suite.factory, wanted, time_limit, here=True)) as batch:
         end = time.monotonic() + SECONDS
@@ -79,7 +79,7 @@ def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remed
 def cost(task: Task, row: Row, time_limit: float) -> tuple[str, float]:
     """Opens an environment, beside a first one if two may exist. Returns what that took in words, and the seconds of
     its reset."""
-    most = task.suite.declared.most_alive
+    most = task.declared.most_alive
     with ExitStack() as opened_first:
         if most != 1:
             first = opened_first.enter_context(closing(open_batch(task.suite.factory, 1, time_limit, here=True)))

@@ -138,7 +138,7 @@ def check_task(
         tokenizer = tokenizer or tiny_tokenizer(texts_of(task, begun))
         answer = task.limit("max_completion_length", max_completion_length)
         scripted = [one.trajectory for one in played.get(PLAYER, ()) if one.trajectory.turns]
-        renderer = Renderer(tokenizer, task.suite.declared.prompt, PlayOptions(limit))
+        renderer = Renderer(tokenizer, task.declared.prompt, PlayOptions(limit))
         add(outcomes.prompts(renderer, scripted or begun, answer))
         add(wording.unshown(renderer, scripted))
         add(wording.uncopied(renderer, scripted))
@@ -182,8 +182,8 @@ def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time
         *outcomes.victories(played[RANDOM]),
         *outcomes.paid_twice(episodes),
         *contest.findings(played),
-        *outcomes.ends(episodes, task.suite.declared.max_turns),
-        *outcomes.seconds(episodes, time_limit, task.suite.declared.concurrent),
+        *outcomes.ends(episodes, task.declared.max_turns),
+        *outcomes.seconds(episodes, time_limit, task.declared.concurrent),
         *outcomes.actions(played),
     ]
     faulty = any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings)

@@ -193,7 +193,7 @@ def play_views(
     views = {PLAIN: None} | ({} if skills is no_skills else {SKILLED: skills})
     options: dict[str, Any] = play_options(task.preset) | {"temperature": task.preset.get("eval_temperature", 0.4)}
     options |= {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
-    results, width, turns = {}, model.config.get_text_config().hidden_size, task.suite.declared.max_turns
+    results, width, turns = {}, model.config.get_text_config().hidden_size, task.declared.max_turns
     rounded = model.dtype == torch.float32 and bfloat16_pays(width)
     for name, one in views.items():
         with (
