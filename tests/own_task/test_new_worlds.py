@@ -164,14 +164,16 @@ def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.Mon
     assert "held_out" not in Path("mine/train.py").read_text(), "one task can't be held out of one"
 
 
-@pytest.mark.parametrize("tasks, held, at_once", [(150, True, 6), (14, False, 6), (5, False, 4)])
-def test_few_tasks_of_scienceworld_are_all_trained_on(
-    tasks: int, held: bool, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "tasks, way, held, at_once", [(150, 20, True, 6), (150, 10, True, 6), (14, 20, False, 6), (5, 20, False, 4)]
+)
+def test_a_recipe_of_scienceworld_suits_its_tasks_and_their_ways(
+    tasks: int, way: int, held: bool, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world: Any = SimpleNamespace(
         get_task_names=lambda: ["boil"],
         load=lambda *given, **options: None,
-        get_gold_action_sequence=lambda: ["wait"] * 20,
+        get_gold_action_sequence=lambda: ["wait"] * way,
         get_possible_actions=lambda: ["go OBJ", "move OBJ to OBJ", "reset task"],
         get_variations_train=lambda: range(tasks),
         get_variations_test=lambda: range(200, 209),
@@ -185,10 +187,11 @@ def test_few_tasks_of_scienceworld_are_all_trained_on(
     monkeypatch.chdir(tmp_path)
     main(["new", "mine", "--scienceworld", "boil"])
     text = Path("mine/mine.py").read_text()
-    assert f'"train": range(0, {tasks}), "test": range(200, 209)' in text and "max_turns = 40" in text
+    assert f'"train": range(0, {tasks}), "test": range(200, 209)' in text and f"max_turns = {2 * way}" in text
     assert 'FORM = "go to X | move X to X"' in text, "the verbs stand in the prompt"
     recipe = Path("mine/train.py").read_text()
     assert ('"held_out": 16' in recipe) is held and f'"tasks_per_round": {at_once},' in recipe
+    assert ('"history": "conversation"' in recipe and "skilled_share=0.75" in recipe) is (way == 10)
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,14 @@ def test_an_update_in_several_forwards_is_that_of_one(tmp_path: Path, monkeypatc
     assert (made[0] - made[1]).norm() < 0.01 * (made[0] - start).norm()
 
 
+@pytest.mark.parametrize("row", [{"input_ids": [5] * 900}, {"prompt": [{"role": "user", "content": "go " * 900}]}])
+def test_long_rows_are_read_a_few_at_once(row: dict[str, Any]) -> None:
+    short = {"input_ids": [5] * 20}
+    assert [supervised.rows_at_once([short], batch) for batch in (8, 6, 7)] == [4, 3, 1]
+    assert supervised.rows_at_once([short, row], 8) == 2
+    assert supervised.rows_at_once([{"input_ids": [5] * 5000}], 8) == 1
+
+
 def _demonstrated(maze: Path, turns: int) -> None:
     said = {"role": "assistant", "content": "<action>go north</action>"}
     row = {"prompt": [{"role": "user", "content": "Go ."}], "completion": [said]}

@@ -36,6 +36,12 @@ FAMILIES = {
 """Options of a family of TextWorld's games."""
 SKILLED = {"episodes=256)": "episodes=256, skilled_share=0.75)"}
 """In a recipe of TextWorld. Its player soon wins with the skill: half of the episodes have a fifth of the turns."""
+DIALOGUE = SKILLED | {
+    '"max_prompt_length": 512': '"history": "conversation",  # the rooms seen stay in the prompt\n'
+    '    "past_thinking": "keep",\n    "max_prompt_length": 2560,\n    "skill_tokens": 256'
+}
+"""In a recipe of ScienceWorld, whose episodes have `DIALOGUES` turns at most."""
+DIALOGUES = 20
 PATHS = 6
 """Gold paths of ScienceWorld that say how long an episode may be; some take seconds to find."""
 MOST_TURNS = 50
@@ -269,8 +275,9 @@ def _scienceworld(asked: str) -> Written:
             gold.append(sum(not one.startswith("open door ") for one in way))  # doors are open
     splits = {"train": range(train[0], train[-1] + 1), "test": range(test[0], test[-1] + 1)}
     form = " | ".join(one for one in verbs if one not in ("reset task", "task"))
-    told = {"TASK": asked, "FORM": form, "SPLITS": splits, "max_turns": int(2 * median(gold))}
-    return Written(told, few(len(train)))
+    turns = int(2 * median(gold))
+    told = {"TASK": asked, "FORM": form, "SPLITS": splits, "max_turns": turns}
+    return Written(told, few(len(train)) | (DIALOGUE if turns <= DIALOGUES else {}))
 
 
 def few(tasks: int) -> dict[str, str]:

@@ -49,8 +49,9 @@ HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
 """Share of held-out tasks, and their turns at most, for a fresh and a pretrained model."""
 WINDOW = 4
 """Updates whose rows are sorted by length together, so that each kind of rows comes in every so many."""
-FORWARD = 4
-"""Rows of a pretrained model's forward at most; an update accumulates several, so that memory does not grow with it."""
+FORWARD, TOKENS, CHARACTERS = 4, 2048, 3
+"""Rows and tokens of a pretrained model's forward at most, one row at least, since a token may take a megabyte: an
+update accumulates several forwards. A token has about so many characters at least."""
 SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
 LOOKS, COOLED = 2, 0.75
@@ -302,7 +303,7 @@ def train(
     adapters = LoraConfig(r=config.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
     trainer = WarmStartTrainer(
         model,
-        args=_arguments(folder, config, len(learnt), bf16),
+        args=_arguments(folder, config, learnt, bf16),
         processing_class=tokenizer,
         peft_config=adapters if config.use_peft else None,
         budget=Budget(None if counted else config.time, config.max_steps, config.until_read),
@@ -319,9 +320,18 @@ def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
     return Dataset.from_list([{name: row[name] for name in USED if row.get(name)} for row in rows])
 
 
-def _arguments(folder: Path, config: WarmStartConfig, rows: int, bf16: bool) -> SFTConfig:
-    batch = min(config.batch_size, rows)
-    forward = batch if config.fresh else max(one for one in range(1, FORWARD + 1) if batch % one == 0)
+def rows_at_once(rows: Sequence[Mapping[str, Any]], batch: int) -> int:
+    """Returns how many rows of an update a pretrained model reads in one forward."""
+    longest = max(
+        len(row.get("input_ids", ())) or sum(len(str(row.get(name, ""))) for name in USED) // CHARACTERS for row in rows
+    )
+    most = min(FORWARD, TOKENS // max(1, longest))
+    return max(one for one in range(1, max(1, most) + 1) if batch % one == 0)
+
+
+def _arguments(folder: Path, config: WarmStartConfig, rows: Sequence[Mapping[str, Any]], bf16: bool) -> SFTConfig:
+    batch = min(config.batch_size, len(rows))
+    forward = batch if config.fresh else rows_at_once(rows, batch)
     return SFTConfig(
         output_dir=str(folder),
         max_steps=config.max_steps if config.max_steps > 0 else 10**6,
