@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -27,12 +28,13 @@ SECONDS = 3.0  # after which no more tasks are opened, and of the steps that sib
 Opened = list[tuple[Row, Opening | Failure]]
 
 
-def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
-    """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
+def open_all(task: Task, rows: Sequence[Row], time_limit: float, over: float = math.inf) -> Opened:
+    """Opens tasks in the order of their rows, as many as `SECONDS` allow before it is ``over`` by the monotonic clock,
+    and at least one. Returns rows with their reset results."""
     wanted = 1 if task.declared.most_alive else max(1, min(SLOTS, len(rows)))
     opened = list[Any]()
     with closing(open_batch(task.suite.factory, wanted, time_limit, here=True)) as batch:
-        end = time.monotonic() + SECONDS
+        end = min(time.monotonic() + SECONDS, over)
         while len(opened) < len(rows) and (not opened or time.monotonic() < end):  # the first alone: it may take long
             part = rows[len(opened) : len(opened) + min(batch.slots, len(opened) + 1)]
             opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)

@@ -30,7 +30,7 @@ from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.turns import Trajectory
 
 OPENED = 128  # tasks whose skills are looked up in a bank
-SECONDS, SIBLINGS, AFTERWARDS, LEAST = 20.0, 2.0, 6.0, 2.0
+SECONDS, SIBLINGS, AFTERWARDS, LEAST = 20.0, 2.0, 8.0, 2.0
 """Of a check on an idle machine; after which no more siblings are opened; left for what follows play; and for play at
 least."""
 
@@ -101,7 +101,7 @@ def check_task(
     rows, report = task.rows("train"), Report()
     shuffled = random.Random(0).sample(rows, len(rows))
     check_room(task.suite.factory, shuffled[:episodes], time_limit)
-    add, end = report.findings.extend, time.monotonic() + SECONDS - AFTERWARDS
+    add, over = report.findings.extend, time.monotonic() + SECONDS
     stage("rows and resets")
     add(_splits(task, rows))
     if not agent.is_program(task):
@@ -110,7 +110,7 @@ def check_task(
         add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
-    actors, end = _actors(task, player, report), max(end, time.monotonic() + LEAST)
+    actors, end = _actors(task, player, report), max(over - AFTERWARDS, time.monotonic() + LEAST)
 
     def part(who: str, some: Sequence[Any]) -> list[Episode]:
         stage(who)
@@ -128,7 +128,7 @@ def check_task(
     stage("findings and replays")
     _judge(task, played, seen, time_limit, report)
     stage("openings and skills")
-    opened = starting.open_all(task, shuffled, time_limit)
+    opened = starting.open_all(task, shuffled, time_limit, over)
     report.success["tasks"] = f"{len(opened)} of {len(rows)} were opened"
     add(starting.faults(rows, opened, no_skills if isinstance(bank, SkillBank) else skills))  # a bank's code is ours
     if bank is not None:
