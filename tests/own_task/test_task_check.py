@@ -204,6 +204,7 @@ def test_play_that_takes_too_long_ends_and_tells_nothing_of_its_end() -> None:
     assert not list(contest.unlearnable(played)) and not list(ends(played, 9))
 
 
+@pytest.mark.full
 def test_no_command_leaves_an_environment_open_or_makes_more_than_may_exist(
     maze: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ class Leisurely(ToyEnvironment):
         return super().step(action)
 
 
+@pytest.mark.full
 def test_a_slow_environment_holds_up_nobody_else() -> None:
     Leisurely.log = []
     rows = [row for row in toy_dataset(4) for _ in range(3)]

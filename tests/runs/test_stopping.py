@@ -75,6 +75,7 @@ def test_a_launcher_that_stops_a_process_which_tells_an_error_costs_no_word(
     assert capsys.readouterr().err.startswith("push: no folder") and signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.full
 def test_what_nohup_ignores_stays_ignored() -> None:
     assert _stopped(signal.SIGHUP, "nohup") == (0, "")
 

@@ -36,6 +36,7 @@ def _load(folder: Path, name: str) -> list[dict]:
     return [torch.load(folder / f"{name}_{rank}.pt", weights_only=False) for rank in range(2)]
 
 
+@pytest.mark.full
 def test_loss_and_gradient_are_the_global_token_mean(folder: Path) -> None:
     ranks = _load(folder, "still")
     rows = [part for rank in ranks for part in rank["rows"]]

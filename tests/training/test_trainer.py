@@ -220,6 +220,7 @@ class Faulty(ToyEnvironment):
         return super().step(action)
 
 
+@pytest.mark.full
 def test_a_faulty_environment_costs_its_own_trajectories_only(tmp_path: Path) -> None:
     trainer = trained(tmp_path, factory=Faulty, method="align_opsd", environment_time_limit=0.5, save_trajectories=True)
     frame = read_records(tmp_path / "trajectories")
