@@ -493,7 +493,7 @@ def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatc
     assert "--use_cpu False takes it" in opening_facts(job)["GPU"]
     job.args.use_cpu = False
     said = opening_facts(job)
-    assert said["GPU"] == "a GPU, 24 GiB free, float32" and "without vLLM" in said["sampling"]
+    assert said["GPU"] == "a GPU, 24 GiB free, float32" and "--plan says if vLLM has room" in said["sampling"]
 
 
 def test_keys_and_values_take_a_share_of_a_gpu() -> None:

@@ -19,7 +19,7 @@ from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.commands.own_task.check import contest
 from alignopsd_trl.commands.own_task.check.outcomes import actions, ends, paid_twice, rewards, told
 from alignopsd_trl.commands.own_task.check.starting import faults
-from alignopsd_trl.commands.own_task.check.task_check import _success, check_task
+from alignopsd_trl.commands.own_task.check.task_check import check_task, success_of
 from alignopsd_trl.commands.own_task.check.wording import unshown
 from alignopsd_trl.commands.own_task.playing import CUT, Answer, play
 from alignopsd_trl.commands.own_task.task import find_task
@@ -436,8 +436,8 @@ def test_a_difference_that_time_leaves_unknown_is_said() -> None:
 def test_an_episode_that_time_cut_is_neither_won_nor_lost() -> None:
     whole, cut = _played(1, won=True).trajectory, _played(0, won=False).trajectory
     cut.message = CUT
-    assert _success([whole, cut], False).startswith("1 of 1 won, reward 1 ")
-    assert _success([cut], False) == "none of 1 episodes was over in time"
+    assert success_of([whole, cut], False).startswith("1 of 1 won, reward 1 ")
+    assert success_of([cut], False) == "none of 1 episodes was over in time"
 
 
 def test_a_player_that_never_wins_is_wrong() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_every_task_is_opened_and_asked_for_its_skill() -> None:
     rows = [dict(ROWS[0], task_id=f"toy/{number}") for number in range(40)]
     rows[33] |= {"place": "reset"}
     task = Task("toy", Suite.of_rows("toy", Leaves, lambda split: rows, description={}))
-    opened = open_all(task, rows, 5.0)
+    opened = open_all(task, rows, 5.0, over=math.inf)
     closed, unskilled = faults(rows, opened, skill_source(load_skills(_hint), build_tokenizer(), 30))
     assert closed.text.startswith("1 of 40 tasks failed, the first 'toy/33' with: ValueError: reset (test_foreign_code")
     assert unskilled.about == "skill" and "1 of 39 tasks failed, the first 'toy/2' with: its skill: " in unskilled.text

@@ -134,7 +134,7 @@ def opening_facts(job: Job) -> dict[str, str]:
         return said | {"GPU": "left alone, as use_cpu=True asks: --use_cpu False takes it"}
     precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     said["GPU"] = f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[0] / GIB:.0f} GiB free, {precision}"
-    return said if args.use_vllm else said | {"sampling": SLOW_SAMPLING}
+    return said if args.use_vllm else said | {"sampling": f"{SLOW_SAMPLING}; --plan says if vLLM has room"}
 
 
 class Evaluations(TrainerCallback):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ SECONDS = 3.0  # after which no more tasks are opened, and of the steps that sib
 Opened = list[tuple[Row, Opening | Failure]]
 
 
-def open_all(task: Task, rows: Sequence[Row], time_limit: float, over: float = math.inf) -> Opened:
+def open_all(task: Task, rows: Sequence[Row], time_limit: float, over: float) -> Opened:
     """Opens tasks in the order of their rows, as many as `SECONDS` allow before it is ``over`` by the monotonic clock,
     and at least one. Returns rows with their reset results."""
     wanted = 1 if task.declared.most_alive else max(1, min(SLOTS, len(rows)))

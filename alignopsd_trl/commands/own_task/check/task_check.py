@@ -172,7 +172,7 @@ def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 def _judge(task: Task, played: contest.Played, episodes: Sequence[Episode], time_limit: float, report: Report) -> None:
     """Adds the results of play, and findings about all episodes, to the report."""
-    report.success = {who: _success([one.trajectory for one in part], who == PLAYER) for who, part in played.items()}
+    report.success = {who: success_of([one.trajectory for one in part], who == PLAYER) for who, part in played.items()}
     if (found := contest.difference(played)) and not math.isnan(found.low):
         report.success["difference in reward"] = f"{found:+.3g}"
     report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
@@ -217,7 +217,9 @@ def _actors(task: Task, player: str | None, report: Report) -> dict[str, Actor]:
     return actors
 
 
-def _success(played: Sequence[Trajectory], reads: bool) -> str:
+def success_of(played: Sequence[Trajectory], reads: bool) -> str:
+    """Returns what a player won and earned, in words, and if it ``reads`` also with and without the text. Episodes that
+    time cut short don't count."""
     episodes = [one for one in played if one.message != CUT]
     if not episodes:
         return f"none of {len(played)} episodes was over in time" if played else "not played"

@@ -50,8 +50,8 @@ HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
 WINDOW = 4
 """Updates whose rows are sorted by length together, so that each kind of rows comes in every so many."""
 FORWARD, TOKENS, CHARACTERS = 4, 2048, 3
-"""Rows and tokens of a pretrained model's forward at most, one row at least, since a token may take a megabyte: an
-update accumulates several forwards. A token has about so many characters at least."""
+"""Rows and tokens of a pretrained model's forward at most, one row at least: an update accumulates several forwards, so
+that its memory does not grow with its rows. A token has about so many characters at least."""
 SAID_EVERY = 10.0
 """Seconds between two lines of progress."""
 LOOKS, COOLED = 2, 0.75
