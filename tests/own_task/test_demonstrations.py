@@ -85,7 +85,7 @@ def test_a_policy_shows_itself_without_the_skill_what_it_wins_with_it(
 def test_a_shipped_recipe_is_a_task_with_its_own_sizes() -> None:
     for name, length, environment in (("sums_smollm", 200, "sums"), ("searchqa_hops", 256, "searchqa_hops")):
         task = find_task(name)
-        assert task.limit("max_prompt_length") == length and task.suite.name == environment and task.rows("train")
+        assert task.limit("max_prompt_length") == length and task.suite.name == environment and task.rows
 
 
 ANSWERS = {

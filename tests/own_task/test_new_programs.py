@@ -213,7 +213,7 @@ def test_the_player_mends_a_repository_by_the_programs_own_shell(
     changed(tmp_path / "maze" / "maze.py", ('"train": 1000', '"train": 2'))
     task = find_task("maze")
     skills = skills_of(task, bank_of(task), WordCount(), 4096)
-    found = play(task.suite.factory, task.rows("train"), scripted("maze", None), skills=skills, time_limit=120)
+    found = play(task.suite.factory, task.rows, scripted("maze", None), skills=skills, time_limit=120)
     plain, skilled = (one.trajectory for one in found)
     assert not [one.message for one in (plain, skilled) if one.failed]
     assert (plain.privileged, plain.won) == (False, False)

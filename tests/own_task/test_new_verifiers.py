@@ -63,7 +63,7 @@ def _play(name: str) -> list[Any]:
 
     task = find_task(name)
     skills = skills_of(task, bank_of(task), WordCount(), 4096)
-    found = play(task.suite.factory, task.rows("train")[:2], scripted(name, None), skills=skills, time_limit=120)
+    found = play(task.suite.factory, task.rows[:2], scripted(name, None), skills=skills, time_limit=120)
     assert not [one.trajectory.message for one in found if one.trajectory.failed]
     return [one.trajectory for one in found]
 

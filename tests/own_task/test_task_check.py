@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import runpy
@@ -292,7 +293,7 @@ UNSHOWN = {
 @pytest.mark.parametrize("kind", UNSHOWN)
 def test_words_of_the_player_that_no_prompt_shows_are_named(maze: Path, kind: str) -> None:
     sound, other, found = UNSHOWN[kind]
-    secret = "\n\ndef room(environment):\n    return f'room{hash(str(environment.towards))}'\n"
+    secret = "\n\ndef room(environment):\n    return f'room{abs(hash(tuple(environment.towards.items())))}'\n"
     player = maze / "maze_player.py"
     player.write_text(player.read_text().replace(sound, other) + secret)
     report = check_task("maze", episodes=6)
@@ -399,11 +400,11 @@ def test_turns_that_are_paid_at_the_end_count_as_in_training() -> None:
     assert told([episode]).startswith("turn 1: 0.25, finish: 0.5 (turns: 1; in all 0.75)")
 
 
-def _match(rates: dict[str, float], rows: int = 1000, first: int = 16, seconds: float = 60.0) -> dict[str, Any]:
+def _match(rates: dict[str, float], rows: int = 1000, first: int | None = None, seconds: float = 60) -> dict[str, Any]:
     """Players that win so often, as long as they are let play."""
     draw = random.Random(0)
 
-    def play(who: str, some: Any) -> list[Any]:
+    def play(who: str, some: Any, seconds: float) -> list[Any]:
         won = [draw.random() < rates[who] for _ in some]
         return [_played(float(one), won=one) for one in won]
 
@@ -431,6 +432,17 @@ def test_a_difference_that_time_leaves_unknown_is_said() -> None:
     played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35}, seconds=0.0)
     (said,) = contest.findings(played)
     assert len(played[contest.PLAYER]) == 2 and "can't be told" in said.text and "--episodes 8" in said.text
+
+
+def test_episodes_that_were_asked_for_are_played_however_long_they_take() -> None:
+    allowed = []
+
+    def play(who: str, some: Any, seconds: float) -> list[Any]:
+        allowed.append((len(some), seconds))
+        return [_played(0.5, won=False) for _ in some]
+
+    contest.play_on(play, [contest.RANDOM, contest.PLAYER], range(100), 8, 0.0)
+    assert allowed == [(8, math.inf)] * 2
 
 
 def test_an_episode_that_time_cut_is_neither_won_nor_lost() -> None:

@@ -91,7 +91,7 @@ def check(argv: Sequence[str]) -> int:
     """Prints the findings about a task; returns 1 if one would ruin a run, else 0."""
     parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="plays too; TASK_player:play if it exists")
-    parser.add_argument("--episodes", type=int, default=16, help="of each kind of play at least")
+    parser.add_argument("--episodes", type=int, help="of each kind of play, however long; by default 16 if time allows")
     parser.add_argument("--model", help="whose tokenizer counts; that of train.py's START by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--max_completion_length", type=int, help="likewise")

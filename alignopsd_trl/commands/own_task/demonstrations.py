@@ -123,7 +123,7 @@ def bank_of(task: Task, bank: Any = None, encoder: str = "lexical") -> Any:
     """Returns the given skill bank, the recipe's or the suite's; `None` if none is named. Raises `ValueError` if it
     can't be read."""
     name = bank or task.preset.get("skill_bank") or task.suite.skill_bank
-    return load_skills(name, load_encoder(encoder), task.rows("train")[0].keys()) if name else None
+    return load_skills(name, load_encoder(encoder), task.rows[0].keys()) if name else None
 
 
 def skills_of(

@@ -49,24 +49,24 @@ class Task:
         """Returns a length in tokens: the given one, else the recipe's, else the default."""
         return given or self.preset.get(name) or LIMITS[name]
 
-    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """Returns the rows of a split. Raises `ValueError` if there are none, if one has no ``task_id``, or if a column
-        is not the task's to name."""
-        rows = list(self.suite.tasks(split))
+    @cached_property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The training rows, made once. Raises `ValueError` if there are none, if one has no ``task_id``, or if a
+        column is not the task's to name."""
+        rows = list(self.suite.tasks("train"))
         if not rows:
-            raise ValueError(f"task {self.name}: tasks({split!r}) has no rows; return at least one")
+            raise ValueError(f"task {self.name}: tasks('train') has no rows; return at least one")
         bare = next((number for number, row in enumerate(rows) if not row.get("task_id")), None)
         if bare is not None:
-            raise ValueError(f"task {self.name}: row {bare} of tasks({split!r}) has no task_id; give each row its own")
+            raise ValueError(f"task {self.name}: row {bare} of tasks('train') has no task_id; give each row its own")
         if not isinstance(self.suite.factory, AdaptedEnvironment):
-            refuse_given(rows[0], f"task {self.name}: tasks({split!r})")
+            refuse_given(rows[0], f"task {self.name}: tasks('train')")
         return rows
 
     def learnt(self) -> Sequence[Mapping[str, Any]]:
         """Returns the training rows without those that the recipe holds out. Raises `ValueError` as `rows`, or if none
         is left."""
-        rows = self.rows("train")
-        return rows[: trained_on(len(rows), self.preset.get("held_out"))]
+        return self.rows[: trained_on(len(self.rows), self.preset.get("held_out"))]
 
 
 def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | None = None) -> Task:

@@ -21,8 +21,9 @@ from alignopsd_trl.turns import StopReason, Trajectory
 RANDOM, PLAYER = "random play", "scripted player"
 Played = Mapping[str, Sequence[Episode]]
 
+FIRST = 16  # tasks of the first comparison
 MOST = 512  # tasks at most, unless the first comparison has more
-LOOKS = 6  # comparisons: after 16 tasks, 32, ..., `MOST`; the interval holds for all comparisons at once
+LOOKS = 6  # comparisons: after `FIRST` tasks, the double, ..., `MOST`; the interval holds for all of them at once
 LEAST, ENOUGH = 8, 64
 """Episodes with the text, and as many without it, from which their difference is looked at, and from which one that is
 not known ruins a run."""
@@ -46,20 +47,22 @@ def difference(played: Played) -> Interval | None:
 
 
 def play_on(
-    play: Callable[[str, Sequence[Any]], list[Episode]],
+    play: Callable[[str, Sequence[Any], float], list[Episode]],
     players: Sequence[str],
     rows: Sequence[Any],
-    first: int,
-    seconds: float = math.inf,
+    first: int | None,
+    seconds: float,
 ) -> dict[str, list[Episode]]:
-    """Lets the players play two rows, which tell how long play takes, then ``first`` rows, or as many as time allows,
-    then doubles the rows until the difference is known or ``seconds`` are over. ``play`` plays rows as one of the
-    ``players``."""
+    """Lets the players play ``first`` rows, however long that takes, then doubles the rows until the difference is
+    known or ``seconds`` are over. With `None` two rows tell how long play takes, then come 16, or as many as time
+    allows. ``play`` plays rows as one of the ``players``, for so many seconds at most."""
     played: dict[str, list[Episode]] = {who: [] for who in players}
-    begun, count = time.monotonic(), min(2, first, len(rows))
+    begun, count = time.monotonic(), min(first or 2, len(rows))
+    limit, first = math.inf if first else seconds, first or FIRST
     while True:
-        for who, episodes in played.items():
-            episodes += play(who, rows[len(episodes) : count])
+        for left, (who, episodes) in zip(range(len(played), 0, -1), played.items(), strict=True):
+            episodes += play(who, rows[len(episodes) : count], (begun + limit - time.monotonic()) / left)
+        limit = seconds
         taken = time.monotonic() - begun
         room = count * seconds / max(taken, 1e-3)  # rows that time allows
         if count >= first and _settled(played) or count == len(rows) or room < 2 * count:
@@ -169,7 +172,7 @@ def findings(played: Played) -> Iterator[Finding]:
         return
     more = f"see more with --episodes {4 * len(by_player)}"
     if math.isnan(found.low):
-        yield look("player", f"its reward can't be told from random play's: too few episodes were over in time; {more}")
+        yield look("player", f"its reward can't be told from random play's: too few episodes ended; {more}")
         return
     below = "is below" if found.high < 0 else "can't be told from"
     yield look(

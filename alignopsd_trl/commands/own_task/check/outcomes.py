@@ -55,7 +55,11 @@ def rewards(episodes: Sequence[Episode]) -> Iterator[Finding]:
         )
     yield from _proportion(episodes)
     if late := sum(one.trajectory.message == CUT for one in episodes):
-        yield look("time", f"{late} of {len(episodes)} episodes were still played when the time of the check was over")
+        yield look(
+            "time",
+            f"{late} of {len(episodes)} episodes were still played when the time of the check was over; --episodes 4 "
+            "plays the first 4 of each player to their end",
+        )
     won, lost = ([one.reward for one in whole if one.won is kind] for kind in (True, False))
     if won and lost and not same and statistics.mean(won) <= statistics.mean(lost):
         yield Finding(

@@ -30,9 +30,9 @@ from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.turns import Trajectory
 
 OPENED = 128  # tasks whose skills are looked up in a bank
-SECONDS, SIBLINGS, AFTERWARDS, LEAST = 20.0, 2.0, 8.0, 2.0
-"""Of a check on an idle machine; after which no more siblings are opened; left for what follows play; and for play at
-least."""
+SECONDS, SIBLINGS, AFTERWARDS, LEAST = 16.0, 2.0, 6.0, 2.0
+"""Of a check on an idle machine, whose imports take four more; after which no more siblings are opened; left for what
+follows play; and for play at least."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Report:
 def check_task(
     task: str | Task,
     *,
-    episodes: int = 16,
+    episodes: int | None = None,
     player: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_prompt_length: int | None = None,
@@ -90,18 +90,19 @@ def check_task(
 
     Args:
         task: a task, or its name as on the command line.
-        episodes: smallest number of episodes of each player.
+        episodes: smallest number of episodes of each player, however long they take; by default 16, or as many as
+            16 seconds of the check allow.
         player: ``MODULE:FUNCTION``; by default ``<task>_player:play`` if it exists.
         tokenizer: the policy's; by default that of a `tiny` policy for the task's words.
         max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
         time_limit: seconds that one call of the environment may take.
         stage: called with the name of each stage when it begins.
     """
+    over = time.monotonic() + SECONDS
     task = find_task(task) if isinstance(task, str) else task
-    rows, report = task.rows("train"), Report()
-    shuffled = random.Random(0).sample(rows, len(rows))
-    check_room(task.suite.factory, shuffled[:episodes], time_limit)
-    add, over = report.findings.extend, time.monotonic() + SECONDS
+    rows, report = task.rows, Report()
+    add, shuffled = report.findings.extend, random.Random(0).sample(rows, len(rows))
+    check_room(task.suite.factory, shuffled[: episodes or contest.FIRST], time_limit)
     stage("rows and resets")
     add(_splits(task, rows))
     if not agent.is_program(task):
@@ -110,20 +111,18 @@ def check_task(
         add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
-    actors, end = _actors(task, player, report), max(over - AFTERWARDS, time.monotonic() + LEAST)
+    actors = _actors(task, player, report)
 
-    def part(who: str, some: Sequence[Any]) -> list[Episode]:
+    def part(who: str, some: Sequence[Any], seconds: float) -> list[Episode]:
         stage(who)
         try:
-            seconds = (end - time.monotonic()) / (len(actors) - list(actors).index(who))
             return play(task.suite.factory, some, actors[who], skills=skills, time_limit=time_limit, seconds=seconds)
         except PlayerError as error:
             report.findings.append(Finding("player", str(error)))
         return []
 
-    played = contest.play_on(
-        part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes, end - time.monotonic()
-    )
+    most, seconds = max(episodes or 0, contest.MOST), max(over - AFTERWARDS - time.monotonic(), LEAST)
+    played = contest.play_on(part, list(actors), shuffled[:most], episodes, seconds)
     seen = [one for part in played.values() for one in part]
     stage("findings and replays")
     _judge(task, played, seen, time_limit, report)
