@@ -185,9 +185,10 @@ def surely_apart(one: Interval, other: Interval) -> bool:
 
 
 def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Returns the percentiles of the mean over resampled values, which stay within the values' range."""
+    """Returns the percentiles of the mean over resampled values, which stay within the values' range. The draws are
+    always the same, whatever the values' order."""
     drawn = np.random.default_rng(0).integers(len(values), size=(EPISODE_DRAWS, len(values)))
-    low, high = np.quantile(np.asarray(values, dtype=np.float64)[drawn].mean(axis=1), [TAIL, 1 - TAIL]).tolist()
+    low, high = np.quantile(np.sort(np.asarray(values, float))[drawn].mean(axis=1), [TAIL, 1 - TAIL]).tolist()
     return low, high
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from importlib.util import find_spec
@@ -18,13 +18,15 @@ from typing import Any
 
 QUESTIONS = ("prompt", "question", "problem", "messages", "conversations")
 """Columns that may hold the question, the first of them that a row has."""
+CHOICES = ("choices", "options")
+"""Columns without which a question of several choices can't be answered."""
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 TESTS = ("test", "validation", "eval")
 LONGEST = 80  # characters of a solution that is an answer as it stands
 MOST_HELD = 200
 MATH = "math-verify"
-_MARKED = re.compile(r"####\s*(.+?)\s*$", re.DOTALL)
+EDGE = " $,;:!'\"*"  # around an answer, without meaning; so is a point behind it, but none before it
 _LINE = re.compile(r"answer\s*(?:is)?\s*:\s*(.+)", re.IGNORECASE)
 
 
@@ -42,7 +44,10 @@ def questions(source: str) -> dict[str, list[dict[str, Any]]]:
     splits = _splits(source)
     train = next((name for name in splits if name == "train"), next(iter(splits)))
     test = next((name for name in TESTS if name in splits and name != train), None)
-    learnt = _rows(splits[train], train)
+    try:
+        learnt = _rows(splits[train], train)
+    except UnicodeDecodeError as error:  # JSON lines are decoded where they are read
+        raise ValueError(f"--dataset {source} can't be read: {error}; save it as UTF-8") from error
     if test is None:
         keys = sorted(learnt)
         random.Random(0).shuffle(keys)
@@ -70,7 +75,7 @@ def _splits(source: str) -> Any:
         return load_dataset(str(path)) if path.is_dir() else load_dataset(name, part or None)
     except Exception as error:  # of many kinds, by what is in a file and where the Hub is
         cause = error.__cause__ or error
-        reason = " ".join(f"{error} {cause if cause is not error else ''}".split())[:300]
+        reason = " ".join(f"{error} {cause if cause is not error else ''}".split())[:300] or "it is empty"
         raise ValueError(f"--dataset {source} can't be read: {reason}") from error
 
 
@@ -93,16 +98,32 @@ def question_of(row: Mapping[str, Any]) -> tuple[list[dict[str, str]], str, str]
     column = next((one for one in QUESTIONS if row.get(one)), None)
     if column is None:
         raise ValueError(
-            f"no column {' or '.join(QUESTIONS)} holds a question; it has {', '.join(row)}: rename the one that does"
+            f"no column {' or '.join(QUESTIONS)} holds a question; it has {', '.join(row)}: rename the one that does, "
+            "or leave the row out"
         )
     messages = _messages(row[column], column)
     reply = messages.pop()["content"] if messages[-1]["role"] == "assistant" else None
     if not messages or messages[-1]["role"] != "user":
         raise ValueError(f"column {column!r}: its last message must be the user's, or a reply to that")
-    told = [str(row[one]).strip() for one in ("answer", "solution") if row.get(one) not in (None, "")] or [reply or ""]
+    if unshown := next((one for one in CHOICES if row.get(one)), None):
+        raise ValueError(f"column {unshown!r} is not shown: write it into the question, and leave the column out")
+    told = [*_told(row)] or [reply or ""]
     if not told[0]:
-        raise ValueError("neither a column answer nor solution nor a last reply says what is right")
+        raise ValueError(
+            "neither a column answer nor solution nor a last reply says what is right; it has "
+            f"{', '.join(row)}: rename the one that does, or leave the row out"
+        )
     return messages, final(told[0]), told[-1]
+
+
+def _told(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a row's answer and solution, of those that it has."""
+    for column in ("answer", "solution"):
+        value = row.get(column)
+        if isinstance(value, list | Mapping):
+            raise ValueError(f"column {column!r} is a {type(value).__name__}; a text or a number is read")
+        if value not in (None, "") and value == value:  # a missing number is not equal to itself
+            yield str(value).strip()
 
 
 def _messages(value: Any, column: str) -> list[dict[str, str]]:
@@ -122,18 +143,18 @@ def _messages(value: Any, column: str) -> list[dict[str, str]]:
 
 
 def final(text: str) -> str:
-    r"""Returns the final answer of a solution: what stands in its last ``\boxed{}``, behind its ``####`` or in its last
-    line ``Answer: ...``. A short text is an answer itself. Raises `ValueError` for a long one without."""
+    r"""Returns the final answer of a solution: what stands in its last ``\boxed{}``, behind its last ``####`` or in its
+    last line ``Answer: ...``. A short text is an answer itself. Raises `ValueError` for a long one without."""
     if found := boxed(text):
         return found
-    if marked := _MARKED.search(text) or (lines := _LINE.findall(text)):
-        return marked[1] if isinstance(marked, re.Match) else lines[-1].strip()
-    if len(text) > LONGEST or "\n" in text.strip():
+    lines = [text] if "####" in text else _LINE.findall(text) or [text]
+    answer = lines[-1].rpartition("####")[2].strip()
+    if not answer or len(answer) > LONGEST or "\n" in answer:
         raise ValueError(
             rf"the solution of {len(text)} characters names no final answer (\boxed{{}}, #### or Answer:), so that "
             "nothing can be compared; add a column answer"
         )
-    return text.strip()
+    return answer
 
 
 def boxed(text: str) -> str:
@@ -183,7 +204,7 @@ def right(said: str, answer: str, reward: str = "equal") -> bool:
 
 
 def _normal(text: str) -> str:
-    plain = " ".join(text.casefold().split()).rpartition("=")[2].strip(" $.,;:!'\"*")
+    plain = " ".join(text.casefold().split()).rpartition("=")[2].rstrip(f"{EDGE}.").lstrip(EDGE)
     number = re.sub(r"(?<=\d),(?=\d{3}\b)", "", plain)
     with suppress(ValueError, ZeroDivisionError):
         return str(Fraction(number))

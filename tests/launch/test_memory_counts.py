@@ -93,7 +93,12 @@ def _facts(folder: Path, name: str, gpu: float, model: dict, options: dict, laun
 
 @pytest.mark.parametrize(
     ("gpu", "model", "advised"),
-    [(80, {"dtype": "bfloat16"}, True), (24, {"dtype": "bfloat16"}, False), (80, QLORA, False)],
+    [
+        (80, {"dtype": "bfloat16"}, True),
+        (32, {"dtype": "bfloat16"}, False),  # for both weights, and for no keys and values beside them
+        (24, {"dtype": "bfloat16"}, False),
+        (80, QLORA, False),
+    ],
 )
 def test_vllm_is_advised_where_it_has_room(gpu: float, model: dict, advised: bool, tmp_path: Path) -> None:
     said = _facts(tmp_path, "7b", gpu, {"use_peft": True, **model}, {"use_vllm": False})["sampler"]

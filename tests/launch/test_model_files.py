@@ -21,6 +21,7 @@ CHOICE = "{% if enable_thinking is false %}<think>\\n\\n</think>\\n\\n{% endif %
     ("template", "thinks"),
     [
         (f"{ASKED}{CHOICE}{{% endif %}}", "by choice"),
+        (f"{ASKED}{{% if enable_thinking is true %}}<think>{{% endif %}}{{% endif %}}", "no"),  # off unless asked for
         (f"{ASKED}<think>\\n{{% endif %}}", "always"),
         (f"{ASKED}<think>\\n\\n</think>{{% endif %}}", "no"),
         (f"{{{{ reasoning_effort }}}}{ASKED}{{% endif %}}", "always"),

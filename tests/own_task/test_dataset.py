@@ -71,6 +71,7 @@ SHARED = [
         ({"question": "1 + 1?", "answer": "One more.\n#### 2"}, "1 + 1?", "2", "One more.\n#### 2"),
         ({"problem": "1 + 1?", "answer": "2", "solution": "Count."}, "1 + 1?", "2", "Count."),
         ({"messages": [{"role": "user", "content": "a"}], "answer": 3}, "a", "3", "3"),
+        ({"prompt": "a", "answer": float("nan"), "solution": "#### So\n#### 3"}, "a", "3", "#### So\n#### 3"),
     ],
 )
 def test_the_forms_of_others_are_mapped(row: dict[str, Any], question: str, answer: str, solution: str) -> None:
@@ -83,12 +84,16 @@ def test_the_forms_of_others_are_mapped(row: dict[str, Any], question: str, answ
     ("row", "words"),
     [
         ({"instruction": "a", "answer": "b"}, "no column prompt or question"),
-        ({"prompt": "a"}, "neither a column answer nor solution"),
+        ({"prompt": "a", "response": "b"}, "neither a column answer nor solution .* has prompt, response: rename"),
+        ({"prompt": "a", "answer": float("nan")}, "neither a column answer nor solution"),
+        ({"prompt": "a", "answer": ["b", "c"]}, "column 'answer' is a list"),
+        ({"question": "a", "choices": ["b", "c"], "answer": 1}, "column 'choices' is not shown"),
         ({"prompt": 3, "answer": "b"}, "column 'prompt' is a int"),
         ({"prompt": [{"role": "tool", "content": "a"}], "answer": "b"}, "'tool' speaks"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "answer": "b"}, "a message is a list"),
         ({"prompt": [{"role": "system", "content": "a"}], "answer": "b"}, "must be the user's"),
         ({"prompt": "a", "solution": "a word " * 40}, "names no final answer"),
+        ({"prompt": "a", "solution": "#### a title\nand a text"}, "names no final answer"),
     ],
 )
 def test_what_cannot_be_mapped_is_refused_by_name(row: dict[str, Any], words: str) -> None:
@@ -105,6 +110,8 @@ def test_what_cannot_be_mapped_is_refused_by_name(row: dict[str, Any], words: st
         (" PARIS!", "Paris", True),
         ("$5$", "5", True),
         ("1/2", "0.5", True),
+        ("0.5", ".5", True),
+        ("5", ".5", False),
         ("7 + 7 = 14", "14", True),
         ("15", "14", False),
         ("", "", False),
@@ -157,6 +164,14 @@ def test_a_task_of_questions_is_written_and_played(
     assert not game.step("no").done and game.step(f"{row['answer']}.0").won
     assert suite.skill_bank == "hint"
     assert not {one["task_id"] for one in suite.tasks("train")} & set(suite.panel("test").task_ids)
+
+
+@pytest.mark.parametrize(("written", "words"), [(b"", "it is empty"), (b'{"prompt": "\xe9", "answer": 1}', "UTF-8")])
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(written: bytes, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(written)
+    with pytest.raises(ValueError, match=f"rows.jsonl can't be read: .*{words}"):
+        questions(str(file))
 
 
 def test_a_dataset_is_refused_in_one_sentence(

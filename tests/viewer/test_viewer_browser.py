@@ -263,7 +263,7 @@ def test_the_reason_names_what_moved_the_weight(browser: Any, page: Path) -> Non
     because = 0
     for advantage, weight, told in found:
         if advantage == 0:
-            assert told == "Its siblings did equally well, so there is no credit to give."
+            assert told == "The episode's advantage over its siblings is 0, so there is no credit to give."
             continue
         assert ("more likely" if advantage > 0 else "less likely") in told
         if abs(weight - 1) >= 0.005:
@@ -274,7 +274,27 @@ def test_the_reason_names_what_moved_the_weight(browser: Any, page: Path) -> Non
             ):
                 own, theirs = (float(one.replace("−", "-")) for one in gaps.groups()[1:])
                 assert (own > theirs) == (gaps[1] == "more") or own == theirs
+                assert (gaps[1] == "more") == ((advantage > 0) == (weight > 1))  # a reason for this side
     assert because > 10
+
+
+@pytest.mark.parametrize(
+    ("credit", "shown", "words"),
+    [
+        ({"advantage": 1.0, "residual": -0.25}, 0.75, "This method gives the turn +0.75 and the episode's turns"),
+        ({"advantage": 1.0, "weight": 1.5, "residual": -0.25}, 1.25, "1.50 times .* invalid actions adds −0.25"),
+        ({"advantage": 1.1, "outcome_advantage": 1.0, "weight": 1.5}, 1.1, "1.10 times its even share"),
+        ({"advantage": -0.2, "outcome_advantage": 0.0}, -0.2, "This method gives the turn −0.20"),
+    ],
+)
+def test_all_of_a_turns_credit_is_shown(
+    browser: Any, page: Path, credit: dict[str, float], shown: float, words: str
+) -> None:
+    opened(browser, page)
+    turns = "const turn = {credit: arguments[0]}, turns = [turn, {credit: {advantage: 0}}];"
+    value, told = browser.execute_script(f"{turns} return [creditOf(turn), reason({{turns}}, turn)]", credit)
+    assert value == pytest.approx(shown)
+    assert re.search(words.replace("+", r"\+"), told)
 
 
 def test_the_same_task_is_read_side_by_side(browser: Any, tmp_path: Path) -> None:

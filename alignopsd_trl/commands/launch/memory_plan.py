@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 from trl import ModelConfig
@@ -14,6 +15,8 @@ from alignopsd_trl.methods import get_method
 from alignopsd_trl.scoring.prefix_cache import SHARE
 
 FULL = 0.95  # of a GPU
+ROOM = 0.9  # of a GPU, where settings are chosen: a plan counts no fragments and no context of CUDA's
+PAYS = 4  # full-length responses at once with which vLLM pays
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,11 @@ def memory_facts(
     unknown = "" if counted else f"the encoder {recipe.encoder!r}: its size can't be told without loading it"
     if uncounted := "; ".join(filter(None, (unknown, shape.uncounted))):
         facts["not counted"] = uncounted
-    two = run.standing + shape.parameters * loaded.served_bytes / memory.GIB  # the trainer's weights and an engine's
-    beside = not model.load_in_4bit and two <= FULL * found.gpu
+    asked = copy(args)  # an engine in the tenths of the GPU that training leaves
+    asked.use_vllm, asked.vllm_mode = True, "colocate"
+    asked.vllm_gpu_memory_utilization = 10 * (ROOM - run.standing / found.gpu) // 1 / 10
+    other = memory.sampler(shape, asked, found.gpu, loaded.served_bytes)
+    beside = not model.load_in_4bit and other is not None and other.sequences >= PAYS
     facts["sampler"] = _sampler_fact(args, engine, found.gpu, beside)
     if engine is not None:
         asleep = "asleep" if args.vllm_enable_sleep_mode else "beside it"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from alignopsd_trl.common.models import base_of, check_model_name, resolve_model
 
@@ -77,10 +79,12 @@ def chat_template(name: str) -> str | None:
 
 
 def thinking_by(template: str) -> Thinking:
-    """Returns whether a model thinks, by its chat template: one that knows ``enable_thinking`` thinks unless it is
-    told not to, one that opens the thought itself or asks for an effort always does."""
+    """Returns whether a model thinks, by its chat template: one that knows ``enable_thinking`` does if a prompt is
+    another where it is off, one that opens the thought itself or asks for an effort always does."""
     if "enable_thinking" in template:
-        return "by choice"
+        question: Any = [[{"role": "user", "content": "?"}]]
+        ask = partial(render_jinja_template, question, chat_template=template, add_generation_prompt=True)
+        return "no" if ask() == ask(enable_thinking=False) else "by choice"
     return "always" if _OPENED.search(template) or "reasoning_effort" in template else "no"
 
 

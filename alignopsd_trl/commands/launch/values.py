@@ -75,7 +75,8 @@ def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (ValueError, KeyError) as error:
-        raise ValueError(f"{flag}={value!r}: {error}") from error
+        reason = f"there is no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{flag}={value!r}: {reason}") from error
 
 
 def shipped_files() -> dict[str, Path]:

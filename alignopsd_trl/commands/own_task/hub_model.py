@@ -14,7 +14,7 @@ from alignopsd_trl.checks.loading import check_architecture, model_of
 from alignopsd_trl.commands.launch import memory
 from alignopsd_trl.commands.launch.arguments import parse
 from alignopsd_trl.commands.launch.machine import Launch
-from alignopsd_trl.commands.launch.memory_plan import PlannedMemory, planned_memory
+from alignopsd_trl.commands.launch.memory_plan import PAYS, ROOM, PlannedMemory, planned_memory
 from alignopsd_trl.commands.launch.model_files import Thinking, thinking
 from alignopsd_trl.commands.launch.presets import ONE_GPU
 from alignopsd_trl.commands.launch.unsuited import SMALL
@@ -27,8 +27,7 @@ TURNS = 16  # of an episode, where the world does not say
 ROUNDS = ((8, 8), (4, 8), (4, 4))  # tasks and siblings, the larger the better
 FORWARDS = (16384, 8192, 4096)  # tokens, which change no result
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)  # of the GPU, for vLLM
-AT_ONCE = (16, 4)  # full-length responses that vLLM should hold, and those with which it still pays
-ROOM = 0.9  # of a GPU: a plan counts no fragments and no context of CUDA's
+AT_ONCE = (16, PAYS)  # full-length responses that vLLM should hold
 VLLM = {"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
 SAMPLERS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("vLLM on the same GPU, asleep while the policy learns", VLLM),
@@ -154,9 +153,9 @@ ON_TWO_CORES = {
 """What is written there in place of the templates' texts; such a model does not reason before it answers."""
 WIDTH = 120
 OF_RESPONSES: dict[Thinking, str] = {
-    "no": "of one turn; by its chat template this model does not think",
+    "no": "of one turn; by its files this model does not think",
     "by choice": 'of one turn, with thoughts; off, at 512: "chat_template_kwargs": {"enable_thinking": False}',
-    "always": "of one turn; by its chat template this model thinks",
+    "always": "of one turn; by its files this model thinks",
 }
 
 

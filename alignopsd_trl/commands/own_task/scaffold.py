@@ -47,7 +47,7 @@ BESIDE = ("train", "policy", "conftest")
 
 POLICIES = {
     OFFLINE_MODEL: "SmolLM2-135M (--model tiny: a fresh model, for a smoke test of a minute)",
-    FRESH: f"a fresh model of half a million parameters ({INSTALL} for SmolLM2-135M)",
+    FRESH: f"a fresh model of half a million parameters (--model {OFFLINE_MODEL}: SmolLM2-135M, after {INSTALL})",
 }
 """What a first policy starts from, and how to have the other one."""
 

@@ -4,38 +4,42 @@
 const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
 const gapOf = (turn) => (turn.credit.rectified_gap === undefined ? turn.credit.identity_gap : turn.credit.rectified_gap);
 const gapsOf = (turns) => turns.map(gapOf).filter((gap) => typeof gap === "number");
-const creditOf = (turn) => turn.credit.advantage * (turn.credit.weight === undefined ? 1 : turn.credit.weight);
+// a method that records the outcome's advantage by itself records all of a turn's credit as its advantage
+const outcomeOf = ({ credit }) => (credit.outcome_advantage === undefined ? credit.advantage : credit.outcome_advantage);
+const creditOf = ({ credit }) => (credit.outcome_advantage === undefined ? credit.advantage * (credit.weight === undefined ? 1 : credit.weight) + (credit.residual || 0) : credit.advantage);
+const weightOf = (turn) => (outcomeOf(turn) ? (creditOf(turn) - (turn.credit.residual || 0)) / outcomeOf(turn) : 1);
 
 // why a turn got more or less than its share of the episode's credit
 function reason(rollout, turn) {
-  const { advantage, weight } = turn.credit;
+  const advantage = outcomeOf(turn), weight = weightOf(turn);
   if (typeof advantage !== "number") return "";
-  const all = rollout.turns.map((one) => one.credit.advantage), apart = all.some((one) => Math.abs(one - all[0]) > 1e-6);
-  if (apart && weight === undefined) return `This method gives the turn ${signed(advantage)} and the episode's turns ${signed(mean(all))} on average.`;
-  if (advantage === 0) return "Its siblings did equally well, so there is no credit to give.";
+  const apart = rollout.turns.some((one) => Math.abs(creditOf(one) - outcomeOf(one)) > 1e-5), weighed = turn.credit.weight !== undefined;
+  if (apart && !(weighed && advantage)) return `This method gives the turn ${signed(creditOf(turn))} and the episode's turns ${signed(mean(rollout.turns.map(creditOf)))} on average.`;
+  if (advantage === 0) return "The episode's advantage over its siblings is 0, so there is no credit to give.";
   const start = `The episode did ${advantage > 0 ? "better" : "worse"} than its siblings, so its turns become ${advantage > 0 ? "more" : "less"} likely`;
-  if (weight === undefined) return `${start}, all of them alike.`;
-  if (Math.abs(weight - 1) < 0.005) return `${start}; this one by its even share.`;
+  if (!weighed) return `${start}, all of them alike.`;
+  const penalty = Math.abs(turn.credit.residual || 0) > 0.005 ? ` The penalty of invalid actions adds ${signed(turn.credit.residual)}.` : "";
+  if (Math.abs(weight - 1) < 0.005) return `${start}; this one by its even share.${penalty}`;
   const amount = weight > 1 ? `this one by ${shown(weight)} times its even share` : `this one by only ${shown(weight)} of its even share`;
-  return `${start}; ${amount}${cause(rollout, turn)}.`;
+  return `${start}; ${amount}${cause(rollout, turn)}.${penalty}`;
 }
 
-// what moved W furthest towards where it is
+// what moved W furthest towards where it is. Shares are those of a softmax: a mean of others would not always lie on the other side
 function cause(rollout, turn) {
-  const steps = way(rollout, turn), more = turn.credit.weight > 1;
-  const moves = (steps || []).slice(1).filter(([, change]) => (more ? change > 0 : change < 0));
+  const steps = way(rollout, turn), more = weightOf(turn) > 1, up = more === outcomeOf(turn) > 0;
+  if (!steps) return gapsOf([turn]).length ? `; the skill makes its words ${gapOf(turn) > 0 ? "more" : "less"} likely (${signed(gapOf(turn))} nats a token)` : "";
+  const moves = steps.slice(1).filter(([, change]) => (more ? change > 0 : change < 0));
   const [name] = telling(moves, ([, change]) => Math.abs(change)) || [];
-  const span = rollout.turns.filter((one) => one.credit.span === turn.credit.span);
-  const ends = span.length > 1 ? `turns ${span[0].turn} to ${span.at(-1).turn}` : `turn ${turn.turn} alone`;
-  const compared = (whose, mine, others, rest) => {
-    const [own, theirs] = [gapsOf(mine), gapsOf(others)];
-    if (!own.length || !theirs.length) return "";
-    return `, because the skill makes ${whose} words ${mean(own) > mean(theirs) ? "more" : "less"} likely than those of ${rest} (${signed(mean(own))} against ${signed(mean(theirs))} nats a token)`;
+  const spans = [...new Set(rollout.turns.map((one) => one.credit.span))].map((span) => rollout.turns.filter((one) => one.credit.span === span));
+  const own = spans.find((span) => span.includes(turn)), named = (turns) => (turns.length > 1 ? `turns ${turns[0].turn} to ${turns.at(-1).turn}` : `turn ${turns[0].turn}`);
+  const compared = (whose, mine, others) => {
+    const far = telling(others.filter((one) => gapsOf(one).length), (one) => (up ? -1 : 1) * mean(gapsOf(one)));
+    if (!far || !gapsOf(mine).length) return "";
+    return `, because the skill makes ${whose} words ${up ? "more" : "less"} likely than those of ${named(far)} (${signed(mean(gapsOf(mine)))} against ${signed(mean(gapsOf(far)))} nats a token)`;
   };
-  if (name === "span_budget") return compared(`its decision span's (${ends})`, span, rollout.turns.filter((one) => !span.includes(one)), "the episode's other turns");
-  if (name === "turn_share") return compared("its", [turn], span.filter((one) => one !== turn), `the other turns of its decision span (${ends})`);
-  if (name === "projected_density") return ", because turns beyond the limit gave their surplus to the others";
-  return steps ? "" : compared("its", [turn], rollout.turns.filter((one) => one !== turn), "the episode's other turns");
+  if (name === "span_budget") return compared(`its decision span's (${named(own)})`, own, spans.filter((span) => span !== own));
+  if (name === "turn_share") return compared("its", [turn], own.filter((one) => one !== turn).map((one) => [one]));
+  return name === "projected_density" ? ", because turns beyond the limit gave their surplus to the others" : "";
 }
 
 // the columns of the text: before and after of a panel's task, the same task at its first and last step, or one episode
@@ -69,7 +73,7 @@ function spoken(rollout, turn, at) {
   const label = `turn ${turn.turn}${known ? `, credit ${signed(credit)}` : ""}${turn.action_valid === false ? ", invalid" : ""}`;
   const opening = at === 0 && turn.prompt ? make("details", {}, make("summary", {}, "first prompt"), make("p", { class: "text" }, turn.prompt)) : null;
   return make("div", { class: "spoken", "data-turn": turn.turn, "data-credit": known ? credit : null, style: `border-color:${known ? tint(credit / reach) : "var(--line)"}` },
-    make("h2", { title: known && turn.credit.weight !== undefined ? `A·W = ${signed(turn.credit.advantage, 3)} × ${shown(turn.credit.weight, 3)}` : null }, label), opening,
+    make("h2", { title: known && turn.credit.weight !== undefined ? `A·W = ${signed(outcomeOf(turn), 3)} × ${shown(weightOf(turn), 3)}` : null }, label), opening,
     turn.thinking ? make("p", { class: "text thought" }, turn.thinking) : null, make("p", { class: "text act" }, turn.action || turn.response), turn.observation ? make("p", { class: "text" }, turn.observation) : null,
     make("p", { class: "none reason" }, reason(rollout, turn)));
 }

@@ -40,7 +40,7 @@ const current = () => kept.get(place.step);
 const taskOf = () => current().tasks.find((task) => task.task === place.task) || telling(current().tasks, (task) => Math.max(0, ...task.rollouts.flatMap((one) => one.turns.map(moved))));
 const telling = (list, worth) => list.reduce((best, one) => (best === undefined || worth(one) > worth(best) ? one : best), undefined);
 // how far a turn's credit is from the outcome's own: what a reader wants to see first
-const moved = (turn) => Math.abs((turn.credit.advantage || 0) * ((turn.credit.weight === undefined ? 2 : turn.credit.weight) - 1)) * (turn.sources.length ? 1 : 0.3);
+const moved = (turn) => Math.abs((creditOf(turn) || 0) - (turn.credit.weight === undefined ? 0 : outcomeOf(turn))) * (turn.sources.length ? 1 : 0.3);
 const rolloutOf = (task, name) => task.rollouts.find((rollout) => rollout.rollout === name);
 const turnOf = (rollout, number) => rollout && rollout.turns.find((turn) => turn.turn === number);
 
@@ -398,7 +398,7 @@ function waterfall(rollout, turn) {
     svg.append(shape("rect", { x: Math.min(x(bar.from), x(bar.to)), y: at * row + 4, width: Math.max(Math.abs(x(bar.to) - x(bar.from)), 1), height: row - 6, fill: at === 0 ? "var(--soft)" : bar.change < 0 ? "var(--less)" : "var(--more)" }));
     svg.append(shape("text", { x: Math.max(x(bar.from), x(bar.to)) + 4, y: at * row + 14 }, at === 0 ? "1" : signed(bar.change, 3)));
   });
-  const why = credit.advantage === 0 ? make("p", { class: "none" }, "A is 0: the siblings' rewards are equal, so there is no credit to give to turns.") : null;
+  const why = credit.advantage === 0 ? make("p", { class: "none" }, "A is 0, so there is no credit to give to turns.") : null;
   svg.append(shape("text", { x: 0, y: bars.length * row + 14, style: "font-weight:600" }, `W = ${shown(sum, 3)},  credit A·W = ${signed(credit.advantage, 3)} × ${shown(sum, 3)} = ${signed(credit.advantage * sum, 3)}`));
   const values = [["evidence", signed(credit.evidence, 3)], ["span_budget", shown(credit.span_budget, 3)], ["turn_share", shown(credit.turn_share, 3)]];
   return make("div", {}, make("h2", {}, "from the episode's advantage A to this turn's credit A·W: ", values.map(([name, value], at) => [at ? ", " : "", term(name), ` ${value}`])), svg, why,
