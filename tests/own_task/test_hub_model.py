@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.own_task import fails
+from peft import LoraConfig, get_peft_model
 
 from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.own_task.hub_model import HubModel, fit, recipe_changes
@@ -45,6 +46,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         **{"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1024},
         **{"moe_intermediate_size": 256, "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000},
         **{"max_position_embeddings": 8192, "router_aux_loss_coef": 0.001},
+    },
+    "sees": {
+        **{"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"},
+        "text_config": {
+            **{"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+            **{"intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 8192},
+        },
+        "vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
     },
     "short": {
         **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2},
@@ -135,3 +144,12 @@ def test_a_model_that_cannot_be_read_is_refused_in_a_sentence(
     fails(["new", "maze", "--model", "./nothing"], "./nothing", "no folder", capsys=capsys)
     fails(["new", "maze", "--model", "tiny", "--gpu_gib", "24"], "two cores", capsys=capsys)
     assert not (tmp_path / "maze").exists()
+
+
+def test_the_adapter_of_a_model_that_sees_is_for_the_layers_that_read_text(tmp_path: Path) -> None:
+    model = HubModel(_described(tmp_path, "sees"))
+    (pattern,) = fit(model, 24).settings["lora_target_modules"]
+    adapted = get_peft_model(model.empty, LoraConfig(target_modules=pattern))
+    trained = [name for name, one in adapted.named_parameters() if one.requires_grad]
+    assert len(trained) == 2 * 2 * 7 and all(".language_model." in name for name in trained)
+    assert "lora_target_modules" not in fit(HubModel(_described(tmp_path, "short")), 24).settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from alignopsd_trl.checks.loading import check_architecture, model_of
 from alignopsd_trl.commands.launch import memory
@@ -69,14 +71,28 @@ class HubModel:
             raise ValueError(f"model={self.name!r} has {positions} positions, and responses {response} tokens")
         return {"max_prompt_length": min(prompt, positions - response), "max_completion_length": response}
 
+    @cached_property
+    def empty(self) -> PreTrainedModel:
+        """The model without weights, of the class that the trainer makes."""
+        with torch.device("meta"):
+            return model_of(self.config)
+
+    @cached_property
     def own(self) -> dict[str, Any]:
-        """Returns settings without which `check_architecture` refuses the model."""
+        """The settings without which `check_architecture` refuses the model, and the layers that its adapter is for if
+        some of them read no text."""
         config, found = self.config.get_text_config(), dict[str, Any]()
         if getattr(config, "router_aux_loss_coef", 0.0):
             found["router_aux_loss_coef"] = 0.0  # of a mixture: its balancing loss is a mean per forward
         names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
         if any(getattr(config, name, None) not in (None, 1) for name in names):
             found["rectify"] = False  # the head's logits are changed afterwards
+        decoder, head = self.empty.get_decoder(), self.empty.get_output_embeddings()
+        linear = {one: name for name, one in self.empty.named_modules() if isinstance(one, torch.nn.Linear)}
+        reading = {name.rpartition(".")[2] for one, name in linear.items() if one in set(decoder.modules())}
+        if set(linear) - set(decoder.modules()) - {head}:
+            place = next(name for name, one in self.empty.named_modules() if one is decoder)
+            found["lora_target_modules"] = [rf"{re.escape(place)}\..*\.({'|'.join(sorted(reading))})"]
         return found
 
 
@@ -101,11 +117,11 @@ def fit(model: HubModel, gpu_gib: float, turns: int = TURNS) -> FittedRecipe:
     """
     least: PlannedMemory | None = None
     for samples, sampler in SAMPLERS:
-        fixed = {**ONE_GPU, **model.lengths(), **model.own(), **sampler, "environment": "a_task"}
+        fixed = {**ONE_GPU, **model.lengths(), **model.own, **sampler, "environment": "a_task"}
         fixed |= {"model_name_or_path": model.name, "num_generations": 8, "tasks_per_round": 8}
         recipe, args, loads = parse("a_task", ["--plan", "--gpu_gib", f"{gpu_gib}"], fixed)
         with torch.device("meta"):
-            check_architecture(model_of(model.config, False), args, get_method(args.method)(args))
+            check_architecture(model.empty, args, get_method(args.method)(args))
         loaded = memory.loading(model.config, loads, args, Launch())
         for chosen, at_once in _choices(sampler):
             for name in ("tokens_per_forward", "vllm_gpu_memory_utilization"):
@@ -115,7 +131,7 @@ def fit(model: HubModel, gpu_gib: float, turns: int = TURNS) -> FittedRecipe:
             least = planned if least is None or planned.most < least.most else least
             roomy = planned.engine is None or planned.engine.sequences >= at_once
             if planned.most <= ROOM * gpu_gib and roomy and not planned.problem:
-                return FittedRecipe({**sampler, **chosen, **model.own()}, samples, planned)
+                return FittedRecipe({**sampler, **chosen, **model.own}, samples, planned)
     assert least is not None
     raise ValueError(
         f"model={model.name!r} does not fit on a GPU of {gpu_gib:g} GiB: with LoRA it takes {least.most:.0f} GiB at "
@@ -143,6 +159,7 @@ WHY = {
     "vllm_enable_sleep_mode": "asleep while the policy learns",
     "router_aux_loss_coef": "its balancing loss is a mean per forward",
     "rectify": "this model changes its logits after the head",
+    "lora_target_modules": "those that read text",
 }
 """What a recipe says behind a setting."""
 ON_TWO_CORES = {
