@@ -52,9 +52,9 @@ def play_on(
     first: int,
     seconds: float = math.inf,
 ) -> dict[str, list[Episode]]:
-    """Lets the players play two rows, which tell how long play takes, then ``first`` rows, or as many as time allows,
-    then doubles the rows until the difference is known or ``seconds`` are over. ``play`` plays rows as one of the
-    ``players``."""
+    """Lets the players play two rows, and doubles them while ``seconds`` allow, until there are ``first`` rows and the
+    difference is known. The first rows may be quicker than others, since they were made before. ``play`` plays rows as
+    one of the ``players``."""
     played: dict[str, list[Episode]] = {who: [] for who in players}
     begun, count = time.monotonic(), min(2, first, len(rows))
     while True:
@@ -64,7 +64,7 @@ def play_on(
         room = count * seconds / max(taken, 1e-3)  # rows that time allows
         if count >= first and _settled(played) or count == len(rows) or room < 2 * count:
             return played
-        count = min(max(2 * count, int(min(first, room))), len(rows))
+        count = min(2 * count, len(rows))
 
 
 def _settled(played: Played) -> bool:
@@ -167,13 +167,17 @@ def findings(played: Played) -> Iterator[Finding]:
     found = difference(played)
     if found is None or found.low > 0:
         return
-    more = f"see more with --episodes {4 * len(by_player)}"
     if math.isnan(found.low):
-        yield look("player", f"its reward can't be told from random play's: too few episodes were over in time; {more}")
+        yield look(
+            "player",
+            "its reward can't be told from random play's: too few episodes were over in time; alignopsd demonstrate "
+            "plays without this limit, and refuses what can't be learnt",
+        )
         return
     below = "is below" if found.high < 0 else "can't be told from"
     yield look(
         "player",
         f"its reward {below} random play's (difference {found:+.3g} on {len(by_player)} tasks): where good play earns "
-        f"no more there is nothing to learn; mend the player or reward what it does better, or {more}",
+        f"no more there is nothing to learn; mend the player or reward what it does better, or see more with "
+        f"--episodes {4 * len(by_player)}",
     )
