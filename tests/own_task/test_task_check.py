@@ -19,7 +19,7 @@ from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.commands.own_task.check import contest
 from alignopsd_trl.commands.own_task.check.outcomes import actions, ends, paid_twice, rewards, told
-from alignopsd_trl.commands.own_task.check.starting import faults
+from alignopsd_trl.commands.own_task.check.starting import cost, faults
 from alignopsd_trl.commands.own_task.check.task_check import check_task, success_of
 from alignopsd_trl.commands.own_task.check.wording import unshown
 from alignopsd_trl.commands.own_task.playing import CUT, Answer, play
@@ -121,6 +121,15 @@ def test_planted_faults_are_found(maze: Path, fault: str) -> None:
     (maze / name).write_text(text.replace(sound, faulty))
     report = check_task("maze", episodes=6, time_limit=0.2 if fault == "a hang" else 1.0)
     assert any(word in str(one) for one in report.findings), report.told()
+
+
+def test_the_seconds_that_a_new_row_takes_are_told(maze: Path) -> None:
+    waits = "import time\n\nMADE = []\n\n\ndef make():\n    time.sleep(0.3)\n    MADE.append(1)\n\n\nclass "
+    text = (maze / "maze.py").read_text().replace("class ", waits, 1)
+    made = "    prepare_row = staticmethod(lambda **row: MADE or make())\n\n    def reset("
+    (maze / "maze.py").write_text(text.replace("    def reset(", made, 1))
+    task = find_task("maze")
+    assert "0.3 s more for a row that is new" in cost(task, task.rows("train")[0], 10.0)[0]
 
 
 UNLEARNT = {
