@@ -20,7 +20,7 @@ from alignopsd_trl.common.literals import literal
 class SinglePlayerState:
     def __init__(self, turns: int | None, *kinds: str):
         self.max_turns = turns
-        said = "Say [up] or [down], or [3 4]." if turns else "Jump as in [4 1]."
+        said = "Say [up] or [down], or [3 4]." if turns else "Free [X], jump as in [4 1]."
         self.observations = {0: [(-1, said, kind) for kind in kinds]}
 
 

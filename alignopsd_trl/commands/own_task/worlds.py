@@ -202,7 +202,8 @@ def _textarena(asked: str) -> Written:
     shown = {"SHOWN": SHOWN[part]} if part in SHOWN else {}
     forms = re.findall(r"\[[^\[\]\n]{1,24}\]", "\n".join(text for _, text, _ in state.observations[0]))
     words = [one for one in dict.fromkeys(forms) if one[1:-1].isalpha() and len(one) > 3]
-    form = " or ".join(words) or next((re.sub(r"\d+", "number", one) for one in forms), "[move]")
+    form = min(forms, key=lambda one: bool(re.fullmatch(r"\[[A-Z]\]", one)), default="[move]")  # [X] is often a thing
+    form = " or ".join(words) or re.sub(r"\d+", "number", form)
     told = {"GAME": name, **shown, "FORM": form, "history_length": 2 if board else 10, "max_turns": turns}
     return Written(told, part=part)
 
