@@ -27,7 +27,7 @@ from alignopsd_trl.commands.own_task.task import find_task
 from alignopsd_trl.environments import PlainEnvironment, ShortPrompt
 from alignopsd_trl.environments.base import Ending, Opening, Step
 from alignopsd_trl.rollout.episode import Episode, no_skills
-from alignopsd_trl.turns import Trajectory, Turn
+from alignopsd_trl.turns import StopReason, Trajectory, Turn
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -454,6 +454,14 @@ def test_rows_that_were_made_before_do_not_tell_how_long_others_take(monkeypatch
 
     contest.play_on(play, [contest.PLAYER], range(100), 16, 12.0)
     assert clock[0] <= 12.0
+
+
+@pytest.mark.parametrize("count, found", [(2, False), (4, True)])
+def test_two_episodes_that_time_left_do_not_ruin_a_task(count: int, found: bool) -> None:
+    episodes = [_played(0.0, 0.0, won=False) for _ in range(count)]
+    for one in episodes:
+        one.trajectory.stop = StopReason.TURN_LIMIT
+    assert [one.about for one in (*rewards(episodes), *ends(episodes, 2)) if one.ruins] == ["reward", "end"] * found
 
 
 def test_an_episode_that_time_cut_is_neither_won_nor_lost() -> None:
