@@ -9,6 +9,7 @@ nobody.
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 import threading
@@ -65,6 +66,13 @@ class RandomStream:
     def __init__(self, seed: object = None) -> None:
         self.begin(seed)
         self._numpy: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RandomStream:
+        """Returns one that draws the same and on its own, without a walk through the 625 numbers of a state, which
+        nobody changes in place: a search copies its episode for each move."""
+        other = copy.copy(self)
+        other._numpy = copy.deepcopy(self._numpy, memo)
+        return other
 
     @contextmanager
     def lent(self) -> Generator[None]:

@@ -205,6 +205,7 @@ def right(said: str, answer: str, reward: str = "equal") -> bool:
 
 def _normal(text: str) -> str:
     plain = " ".join(text.casefold().split()).rpartition("=")[2].rstrip(f"{EDGE}.").lstrip(EDGE)
+    plain = re.sub(r"^\(?([a-z])\)$", r"\1", plain)  # a choice's letter
     number = re.sub(r"(?<=\d),(?=\d{3}\b)", "", plain)
     with suppress(ValueError, ZeroDivisionError):
         return str(Fraction(number))

@@ -198,6 +198,15 @@ def test_the_text_that_the_teacher_reads_is_true_and_wins(kind: str, asked: str,
     assert all(one.trajectory.won for one in played), [one.trajectory.skill_text for one in played]
 
 
+def test_a_way_is_found_over_boards_that_are_arrays(written: Any) -> None:
+    suite = written("textarena", "Sokoban-v0")
+    skills = skill_source(load_skills(suite.skill_bank), WordCount(), 10_000)
+    played = play(
+        suite.factory, [list(suite.tasks("train"))[3]], scripted(suite.name, None), skills=skills, skilled_share=1.0
+    )
+    assert played[0].trajectory.won, "seven moves"
+
+
 @pytest.mark.parametrize("kind, asked", _cases("reasoning_gym", "gymnasium"))
 def test_siblings_of_other_worlds_are_equal(kind: str, asked: str, written: Any) -> None:
     suite = written(kind, asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import time
 from contextlib import closing
@@ -79,6 +80,18 @@ def test_the_process_draws_as_if_nobody_had_played() -> None:
 def _state() -> tuple[Any, ...]:
     drawn: Any = np.random.get_state(legacy=False)
     return random.getstate(), str(drawn)
+
+
+def test_a_copied_stream_draws_the_same_and_on_its_own() -> None:
+    def drawn(stream: RandomStream) -> list[float]:
+        with stream.lent():
+            return [random.random(), np.random.random()]
+
+    stream = RandomStream(3)
+    drawn(stream)
+    other = copy.deepcopy(stream)
+    following = [drawn(stream), drawn(stream)]
+    assert [drawn(other), drawn(other)] == following and following[0] != following[1]
 
 
 def test_a_call_that_was_given_up_leaves_the_generators_to_those_who_have_them() -> None:

@@ -20,7 +20,8 @@ from alignopsd_trl.common.literals import literal
 class SinglePlayerState:
     def __init__(self, turns: int | None, *kinds: str):
         self.max_turns = turns
-        self.observations = {0: [(-1, "Say [up] or [down], or [3 4].", kind) for kind in kinds]}
+        said = "Say [up] or [down], or [3 4]." if turns else "Free [X], jump as in [4 1]."
+        self.observations = {0: [(-1, said, kind) for kind in kinds]}
 
 
 class _Game:
@@ -75,7 +76,8 @@ def test_a_game_is_written_as_it_deals(arena: None, tmp_path: Path, monkeypatch:
         and "class Mine(" in text
     )
     main(["new", "boards", "--textarena", "Board-v0", "--model", "tiny"])
-    assert "history_length = 2\n    max_turns = 50" in Path("boards/boards.py").read_text()
+    text = Path("boards/boards.py").read_text()
+    assert "history_length = 2\n    max_turns = 50" in text and 'FORM = "[number number]"' in text
     assert "episodes=256" in Path("boards/train.py").read_text()
     assert 'skill_bank="boards_skills:hint"' in Path("boards/boards.py").read_text()
     assert not list(Path("boards").rglob("GuessTheNumber")), "games with a player of their own are not this one's"
@@ -94,11 +96,12 @@ NO_ADDRESSES += ['http://h"\nimport os\n"', "http://host:99999", "http://host:0"
         ("textarena", "Wordle-v0", ["Wordle-v0", "a download", "words"]),
         ("textarena", "Debate-v0", ["Debate-v0", "a judge"]),
         ("textarena", "Odd-v0", ["Odd-v0", "SyntaxError"]),
-        ("textarena", "Hiden-v0", ["Hiden-v0", "unknown", "Hidden-v0"]),
+        ("textarena", "Hiden-v0", ["Hiden-v0", "unknown", "Hidden-v0", "'list' prints all"]),
         ("textarena", "Bandit-v0", ["Bandit-v0", "nobody can win", "regret"]),
         ("textarena", "Bandit-v0-hard", ["Bandit-v0-hard", "nobody can win", "regret"]),
         ("textarena", "FifteenPuzzle-v0", ["FifteenPuzzle-v0", "nobody can win", "no solution"]),
         ("gymnasium", "Nope-v0", ["NameNotFound", "MODULE:ID"]),
+        ("gymnasium", "gymnasium:FrozenLak-v1", ["NameNotFound", "Did you mean: `FrozenLake`?\n"]),
         ("scienceworld", "boil", ["Java", "default-jre-headless"]),
         *(("openenv", address, [repr(address), "http://HOST"]) for address in NO_ADDRESSES),
     ],
@@ -130,8 +133,8 @@ def test_the_games_that_can_be_played_are_listed(
         assert any(name in line and reason in line for line in left.splitlines()), name
 
 
-def test_the_datasets_that_can_be_won_are_listed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_datasets_that_can_be_won_are_listed_and_written_with_room_for_their_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Sums(list):
         def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
@@ -139,6 +142,7 @@ def test_the_datasets_that_can_be_won_are_listed(
 
     made = {"sums": Sums([{"question": "1 + 1?", "answer": 2, "right": "2"}])}
     made["riddles"] = Sums([{"question": "Who?", "answer": "nobody", "right": "I"}])
+    made["boards"] = Sums([{"question": "Then?", "answer": "0" * 200, "right": "0" * 200}])
     gym: Any = ModuleType("reasoning_gym")
     gym.create_dataset = lambda name, seed, size: made[name]
     factory: Any = ModuleType("reasoning_gym.factory")
@@ -146,9 +150,12 @@ def test_the_datasets_that_can_be_won_are_listed(
     monkeypatch.setitem(sys.modules, "reasoning_gym", gym)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", factory)
     main(["new", "--reasoning_gym", "list"])
-    known, left = capsys.readouterr().out.splitlines()
+    _, known, left = capsys.readouterr().out.splitlines()
     assert known.split(maxsplit=1) == ["sums", "such as: 1 + 1?"]
     assert left.startswith("can't be played here, nobody can win it") and left.endswith(": riddles")
+    for name, room in (("sums", 96), ("boards", 432)):
+        main(["new", str(tmp_path / f"some_{name}"), "--reasoning_gym", name, "--model", "tiny"])
+        assert f'"max_completion_length": {room},' in (tmp_path / f"some_{name}" / "train.py").read_text()
 
 
 def test_a_file_of_textworld_is_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +243,18 @@ def test_a_gymnasium_of_numbers_is_written_and_plays(
     shown = [row["prompt"][-1]["content"] for row in rows if row["skilled"]]
     assert "The way: move" in shown[0] and "[S]FFF" in shown[0] and "<action>action</action>" in shown[0]
     assert not any("The way" in row["prompt"][-1]["content"] for row in rows if not row["skilled"])
+
+
+@pytest.mark.full
+def test_the_text_of_a_lake_of_64_places_tells_them_and_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "wide_lake", "--gymnasium", "FrozenLake8x8-v1", "--seen", "drawn"])
+    monkeypatch.chdir("wide_lake")
+    main(["demonstrate", "wide_lake", "--episodes", "2"])
+    shown = [json.loads(line)["prompt"][-1]["content"] for line in Path("demonstrations.jsonl").open()]
+    assert any("Best: 0: move up;" in one and "; 62: move down" in one for one in shown)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 import random
 import re
 import runpy
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from alignopsd_trl.commands.cli import main
 from alignopsd_trl.commands.launch.recipe import main as recipe
 from alignopsd_trl.commands.own_task.check import contest
 from alignopsd_trl.commands.own_task.check.outcomes import actions, ends, paid_twice, rewards, told
-from alignopsd_trl.commands.own_task.check.starting import faults
+from alignopsd_trl.commands.own_task.check.starting import cost, faults
 from alignopsd_trl.commands.own_task.check.task_check import check_task, success_of
 from alignopsd_trl.commands.own_task.check.wording import unshown
 from alignopsd_trl.commands.own_task.playing import CUT, Answer, play
@@ -27,7 +28,7 @@ from alignopsd_trl.commands.own_task.task import find_task
 from alignopsd_trl.environments import PlainEnvironment, ShortPrompt
 from alignopsd_trl.environments.base import Ending, Opening, Step
 from alignopsd_trl.rollout.episode import Episode, no_skills
-from alignopsd_trl.turns import Trajectory, Turn
+from alignopsd_trl.turns import StopReason, Trajectory, Turn
 
 
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +122,16 @@ def test_planted_faults_are_found(maze: Path, fault: str) -> None:
     (maze / name).write_text(text.replace(sound, faulty))
     report = check_task("maze", episodes=6, time_limit=0.2 if fault == "a hang" else 1.0)
     assert any(word in str(one) for one in report.findings), report.told()
+
+
+def test_the_seconds_that_a_new_row_takes_are_told(maze: Path) -> None:
+    waits = "import time\n\nMADE = []\n\n\ndef make():\n    time.sleep(0.3)\n    MADE.append(1)\n\n\nclass "
+    text = (maze / "maze.py").read_text().replace("class ", waits, 1)
+    made = "    prepare_row = staticmethod(lambda **row: MADE or make())\n\n    def reset("
+    (maze / "maze.py").write_text(text.replace("    def reset(", made, 1))
+    task = find_task("maze")
+    told = re.search(r", (\d+\.\d) s more for a row that is new$", cost(task, task.rows[0], 10.0)[0])
+    assert told and float(told[1]) > 0.1
 
 
 UNLEARNT = {
@@ -331,7 +342,8 @@ def test_a_player_that_does_not_name_what_the_skill_says_or_thinks_otherwise_wit
     if word == ALONE:
         bank.write_text(bank.read_text().replace("The iron doors", "The wooden doors", 1))
     player.write_text(player.read_text().replace(SEEN, thought))
-    main(["check", "maze", "--episodes", "8"])
+    with suppress(SystemExit):  # the changed bank may bring nothing
+        main(["check", "maze", "--episodes", "8"])
     assert (word in capsys.readouterr().out) is found
 
 
@@ -432,6 +444,26 @@ def test_a_difference_that_time_leaves_unknown_is_said() -> None:
     played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35}, seconds=0.0)
     (said,) = contest.findings(played)
     assert len(played[contest.PLAYER]) == 2 and "can't be told" in said.text and "--episodes 8" in said.text
+
+
+def test_rows_that_were_made_before_do_not_tell_how_long_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def play(who: str, some: Any, seconds: float) -> list[Any]:
+        clock[0] += sum(4.0 for row in some if row >= 2)
+        return [_played(float(row % 2), won=bool(row % 2)) for row in some]
+
+    contest.play_on(play, [contest.PLAYER], range(100), None, 12.0)
+    assert clock[0] <= 12.0
+
+
+@pytest.mark.parametrize("count, found", [(2, False), (4, True)])
+def test_two_episodes_that_time_left_do_not_ruin_a_task(count: int, found: bool) -> None:
+    episodes = [_played(0.0, 0.0, won=False) for _ in range(count)]
+    for one in episodes:
+        one.trajectory.stop = StopReason.TURN_LIMIT
+    assert [one.about for one in (*rewards(episodes), *ends(episodes, 2)) if one.ruins] == ["reward", "end"] * found
 
 
 def test_episodes_that_were_asked_for_are_played_however_long_they_take() -> None:

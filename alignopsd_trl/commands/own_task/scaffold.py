@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
@@ -118,17 +118,23 @@ def write_task(
 
 
 def _check(folder: Path, name: str, parts: Sequence[Path]) -> None:
-    if not re.fullmatch(NAME_RULE, name) or iskeyword(name):
-        rule = "small letters, digits and underscores, a letter first, no word of Python"
-        raise ValueError(f"{name!r} must be a module's name: {rule}")
+    files = [file for part in parts for file in part.rglob("*.py")]
+    used = {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))} - {CLASS}
+    if why := _unfit(name, used):
+        close = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").lstrip("0123456789_")
+        offered = next(one for one in (close, f"{close}_task".lstrip("_"), "my_own_task") if not _unfit(one, used))
+        raise ValueError(f"{name!r} {why}; choose another name, such as {offered}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already and not empty; choose another folder")
-    files = [file for part in parts for file in part.rglob("*.py")]
-    used = {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
-    if name in BESIDE or _class(name) in used - {CLASS}:
-        raise ValueError(f"{name!r} is a name that the task's files use for something else; choose another one")
-    if name in SHIPPED or find_spec(name) is not None:
-        raise ValueError(f"{name!r} is the name of a module that is installed; choose another one")
+
+
+def _unfit(name: str, used: Container[str]) -> str:
+    """Says why a name can't be a task's whose files use other names; empty if it can."""
+    if not re.fullmatch(NAME_RULE, name) or iskeyword(name):
+        return "must be a module's name: small letters, digits and underscores, a letter first, no word of Python"
+    if name in BESIDE or _class(name) in used:
+        return "is a name that the task's files use for something else"
+    return "is the name of a module that is installed" if name in SHIPPED or find_spec(name) is not None else ""
 
 
 def _class(name: str) -> str:

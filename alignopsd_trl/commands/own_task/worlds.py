@@ -61,8 +61,11 @@ FEWEST = 64  # training tasks of which some can be held out
 SECONDS = 5.0  # for one world to open, where all are listed
 RIGHT = {"episodes=256)": "episodes=256, won_only=True)"}
 """In a recipe of reasoning-gym, whose player guesses without the answer."""
-WON_BY_TEXT = {"episodes=256)": "episodes=256, won_only=True, skilled_share=0.75)"}
-"""In a recipe of Gymnasium, where episodes by chance may be long and are mostly lost."""
+WON_BY_TEXT = {
+    "episodes=256)": "episodes=256, won_only=True, skilled_share=0.75)",
+    '"max_prompt_length": 512': '"max_prompt_length": 1024,\n    "skill_tokens": 384',
+}
+"""In a recipe of Gymnasium, where episodes by chance may be long and are mostly lost, and a text tells 64 places."""
 UNKNOWN_ANSWER = "the answers that it keeps are not those that it takes"
 QUESTIONS = 4  # of a dataset whose answers are tried
 REQUEST = 240  # characters of a world's own description
@@ -125,7 +128,9 @@ def _package(name: str, at_pip: str) -> Any:
 
 def _unknown(what: str, asked: str, known: Any) -> ValueError:
     close = get_close_matches(asked, list(known), n=3, cutoff=0.4) or sorted(known)[:3]
-    return ValueError(f"{what} {asked!r} is unknown; there are {len(known)}, such as {', '.join(close)}")
+    return ValueError(
+        f"{what} {asked!r} is unknown; there are {len(known)}, such as {', '.join(close)}; {LIST!r} prints all"
+    )
 
 
 def listed(kind: str) -> Iterator[str]:
@@ -136,7 +141,7 @@ def listed(kind: str) -> Iterator[str]:
         "textworld": (lambda: list(FAMILIES), lambda name: f"NAME=NUMBER, 1 or more: {FAMILIES[name]}"),
         "scienceworld": (_tasks, lambda name: "needs Java; its own variations are the rows"),
         "gymnasium": (_ids, _needs),
-        "reasoning_gym": (lambda: sorted(_datasets()), lambda name: f"such as: {_answered(name):.70}"),
+        "reasoning_gym": (lambda: sorted(_datasets()), lambda name: f"such as: {_answered(name)[0]['question']:.70}"),
     }
     names, about = tables[kind]
     without = dict[str, list[str]]()
@@ -197,7 +202,8 @@ def _textarena(asked: str) -> Written:
     shown = {"SHOWN": SHOWN[part]} if part in SHOWN else {}
     forms = re.findall(r"\[[^\[\]\n]{1,24}\]", "\n".join(text for _, text, _ in state.observations[0]))
     words = [one for one in dict.fromkeys(forms) if one[1:-1].isalpha() and len(one) > 3]
-    form = " or ".join(words) or next((re.sub(r"^\[\d+\]$", "[number]", one) for one in forms), "[move]")
+    form = min(forms, key=lambda one: bool(re.fullmatch(r"\[[A-Z]\]", one)), default="[move]")  # [X] is often a thing
+    form = " or ".join(words) or re.sub(r"\d+", "number", form)
     told = {"GAME": name, **shown, "FORM": form, "history_length": 2 if board else 10, "max_turns": turns}
     return Written(told, part=part)
 
@@ -290,19 +296,20 @@ def _datasets() -> Mapping[str, Any]:
     return _package("reasoning_gym.factory", "reasoning-gym==0.1.25").DATASETS
 
 
-def _answered(name: str) -> str:
-    """Returns a question of a dataset of reasoning-gym. Raises `ValueError` if the answers that it keeps do not win."""
+def _answered(name: str) -> list[dict[str, Any]]:
+    """Returns questions of a dataset of reasoning-gym. Raises `ValueError` if the answers that it keeps do not win."""
     source = importlib.import_module("reasoning_gym").create_dataset(name, seed=0, size=QUESTIONS)
     if any(source.score_answer(str(one["answer"]), one) < 1 for one in source):
         raise ValueError(UNKNOWN_ANSWER)
-    return source[0]["question"]
+    return list(source)
 
 
 def _reasoning(asked: str) -> Written:
     if asked not in (known := _datasets()):
         raise _unknown("reasoning-gym's dataset", asked, known)
-    _looked_at("reasoning_gym", asked, _answered)
-    return Written({"NAME": asked}, RIGHT)
+    longest = max(len(str(one["answer"])) for one in _looked_at("reasoning_gym", asked, _answered))
+    tokens = max(96, 32 + 2 * longest)  # the player's thought has the answer, too; a token is a character or more
+    return Written({"NAME": asked}, RIGHT | {'"max_completion_length": 64': f'"max_completion_length": {tokens}'})
 
 
 def _ids() -> list[str]:
@@ -333,9 +340,9 @@ def _gymnasium(functions: Mapping[str, str], asked: str) -> Written:
             world = gym.make(asked)
     except Exception as error:  # of any kind, from a package that registers ids
         said, kind = " ".join(str(error).split()), type(error).__name__
-        unknown = kind in ("NameNotFound", "NamespaceNotFound", "ModuleNotFoundError")
+        unknown = kind == "ModuleNotFoundError" or kind in ("NameNotFound", "NamespaceNotFound") and ":" not in asked
         remedy = "; install its package, and name the module that registers it: MODULE:ID" if unknown else ""
-        raise ValueError(f"gymnasium.make({asked!r}) fails with {kind}: {said:.200}{remedy}") from None
+        raise ValueError(f"gymnasium.make({asked!r}) fails with {kind}: {said.rstrip('.'):.200}{remedy}") from None
     space, actions, draws = world.observation_space, world.action_space, _draws(world)
     if "seen" not in functions and (what := _unreadable(gym.spaces, space)):
         drawn = f"; or --seen {DRAWN}, which shows how it draws itself in letters" if draws else ""

@@ -53,9 +53,10 @@ def play_on(
     first: int | None,
     seconds: float,
 ) -> dict[str, list[Episode]]:
-    """Lets the players play ``first`` rows, however long that takes, then doubles the rows until the difference is
-    known or ``seconds`` are over. With `None` two rows tell how long play takes, then come 16, or as many as time
-    allows. ``play`` plays rows as one of the ``players``, for so many seconds at most."""
+    """Lets the players play ``first`` rows, however long that takes, and doubles them until the difference is known or
+    ``seconds`` are over. With `None` it begins with two rows, and wants 16 if time allows. The first rows may be
+    quicker than others, since they were made before. ``play`` plays rows as one of the ``players``, for so many
+    seconds at most."""
     played: dict[str, list[Episode]] = {who: [] for who in players}
     begun, count = time.monotonic(), min(first or 2, len(rows))
     limit, first = math.inf if first else seconds, first or FIRST
@@ -67,7 +68,7 @@ def play_on(
         room = count * seconds / max(taken, 1e-3)  # rows that time allows
         if count >= first and _settled(played) or count == len(rows) or room < 2 * count:
             return played
-        count = min(max(2 * count, int(min(first, room))), len(rows))
+        count = min(2 * count, len(rows))
 
 
 def _settled(played: Played) -> bool:

@@ -46,7 +46,7 @@ def rewards(episodes: Sequence[Episode]) -> Iterator[Finding]:
     """Yields findings about rewards that teach nothing, or the wrong thing."""
     whole = _whole(episodes)
     totals = [one.reward for one in whole]
-    same = len(whole) > 1 and len({round(one, 9) for one in totals}) == 1
+    same = len(whole) >= FEWEST and len({round(one, 9) for one in totals}) == 1
     if same:
         yield Finding(
             "reward",
@@ -152,11 +152,12 @@ def _proportion(episodes: Sequence[Episode]) -> Iterator[Finding]:
 def ends(episodes: Sequence[Episode], max_turns: int) -> Iterator[Finding]:
     """Yields findings about episodes that end too late or too early."""
     whole = _whole(episodes)
-    if whole and all(one.stop is StopReason.TURN_LIMIT for one in whole):
+    enough = len(whole) >= FEWEST
+    if enough and all(one.stop is StopReason.TURN_LIMIT for one in whole):
         yield Finding(
             "end", f"no episode ended within max_turns={max_turns}; set Step.done where it is over, or raise max_turns"
         )
-    if whole and max_turns > 1 and all(one.stop is StopReason.DONE and len(one.turns) == 1 for one in whole):
+    if enough and max_turns > 1 and all(one.stop is StopReason.DONE and len(one.turns) == 1 for one in whole):
         yield Finding("end", "every episode ended with its first turn; Step.done must wait until the task is over")
     if late := sum(one.won is True and one.stop is StopReason.TURN_LIMIT for one in whole):
         yield look("end", f"{late} episodes were won and went on; set Step.done with Step.won")

@@ -80,17 +80,21 @@ def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remed
 def cost(task: Task, row: Row, time_limit: float) -> tuple[str, float]:
     """Opens an environment, beside a first one if two may exist. Returns what that took in words, and the seconds of
     its reset."""
-    most = task.declared.most_alive
+    most, made = task.declared.most_alive, 0.0
     with ExitStack() as opened_first:
         if most != 1:
             first = opened_first.enter_context(closing(open_batch(task.suite.factory, 1, time_limit, here=True)))
+            begun = time.perf_counter()
             first.reset([0], [seeded(first, row)])
+            made = time.perf_counter() - begun
         before, begun = _held(), time.perf_counter()
         with closing(open_batch(task.suite.factory, 1, time_limit, here=True)) as batch:
             opened = time.perf_counter()
             batch.reset([0], [seeded(batch, row)])
             seconds, held = time.perf_counter() - opened, max(_held() - before, 0) / 1e6
     kept = f", at most {most} at once" if most else ""
+    if task.declared.prepare_row is not None:
+        kept += f", {max(made - seconds, 0.0):.1f} s more for a row that is new"
     return f"{opened - begun:.1f} s to open, {seconds:.1f} s to reset, {held:.0f} MB{kept}", seconds
 
 

@@ -49,10 +49,12 @@ def dealt(number):
 
 
 def values(environment):
-    """What a game knows of its deal, by name: all but what it counts."""
+    """What a game knows of its deal, by name: all but what it counts. Arrays and sets are lists."""
     game = environment.game
     known = {**vars(game), **game.state.game_state}
-    plain = {name: value for name, value in known.items() if type(value) in (int, float, str, list, tuple, dict)}
+    known |= {name: value.tolist() for name, value in known.items() if hasattr(value, "tolist")}
+    known |= {name: sorted(value, key=repr) for name, value in known.items() if isinstance(value, set)}
+    plain = {name: one for name, one in known.items() if type(one) in (bool, int, float, str, list, tuple, dict)}
     return {name: value for name, value in plain.items() if "turn" not in name and "moves" not in name}
 
 
