@@ -41,6 +41,12 @@ def test_a_models_files_are_asked_before_its_kind(tmp_path: Path) -> None:
     assert thinking(str(tmp_path), "qwen2") == "by choice"
 
 
+def test_a_base_model_without_a_chat_template_is_refused_where_it_is_first_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="has no chat template.*tuned to follow instructions"):
+        thinking(str(tmp_path), "qwen2")
+
+
 def test_a_model_that_is_not_here_is_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not reached; fetch it.*hf download nobody/nothing.*local folder"):
         config_file("nobody/nothing")

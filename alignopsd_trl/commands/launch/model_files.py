@@ -90,8 +90,14 @@ def thinking_by(template: str) -> Thinking:
 
 def thinking(name: str, kind: str) -> Thinking:
     """Returns whether a model thinks, by its chat template, and where none is here by its ``kind``, the ``model_type``
-    of its configuration."""
-    template = chat_template(base_of(name) or name)
+    of its configuration. Raises `ValueError` if its tokenizer is here and has none."""
+    name = base_of(name) or name
+    template = chat_template(name)
     if template is not None:
         return thinking_by(template)
+    if _here(name, "tokenizer_config.json"):
+        raise ValueError(
+            f"model={name!r} has no chat template, which prompts are made with: take the model that was tuned to "
+            "follow instructions, or set the tokenizer's chat_template and save it"
+        )
     return "by choice" if kind in THINKERS else "no"
