@@ -242,6 +242,7 @@ def test_plan_names_panel_rows_and_memory_without_weights(
     assert "similarity_threshold: 0.8" in whole and "use_cpu: False" in whole and "bf16: True" in whole
 
 
+@pytest.mark.full
 def test_plan_makes_no_more_than_the_first_tasks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_tasks_that_the_recipe_holds_out_are_not_demonstrated(maze: Path, capsys
     fails(["demonstrate", "maze"], "held_out=1024 leaves none of 1024 training tasks", capsys=capsys)
 
 
+@pytest.mark.full
 def test_a_policy_shows_itself_without_the_skill_what_it_wins_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def test_lengths_follow_from_thinking_and_positions(tmp_path: Path) -> None:
     assert short.lengths() == {"max_prompt_length": 512, "max_completion_length": 512}
 
 
+@pytest.mark.full
 def test_what_does_not_fit_is_refused_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not fit on a GPU of 8 GiB: with LoRA it takes .* GiB at least"):
         fit(HubModel(_described(tmp_path, "qwen2.5-14b")), 8)
@@ -146,6 +147,7 @@ def test_a_model_that_cannot_be_read_is_refused_in_a_sentence(
     assert not (tmp_path / "maze").exists()
 
 
+@pytest.mark.full
 def test_the_adapter_of_a_model_that_sees_is_for_the_layers_that_read_text(tmp_path: Path) -> None:
     model = HubModel(_described(tmp_path, "sees"))
     (pattern,) = fit(model, 24).settings["lora_target_modules"]
