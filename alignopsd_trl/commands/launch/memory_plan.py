@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import copy
 from dataclasses import dataclass
 
@@ -94,7 +95,7 @@ def memory_facts(
         facts["not counted"] = uncounted
     asked = copy(args)  # an engine in the tenths of the GPU that training leaves
     asked.use_vllm, asked.vllm_mode = True, "colocate"
-    asked.vllm_gpu_memory_utilization = 10 * (ROOM - run.standing / found.gpu) // 1 / 10
+    asked.vllm_gpu_memory_utilization = math.floor(10 * (ROOM - run.standing / found.gpu)) / 10
     other = memory.sampler(shape, asked, found.gpu, loaded.served_bytes)
     beside = not model.load_in_4bit and other is not None and other.sequences >= PAYS
     facts["sampler"] = _sampler_fact(args, engine, found.gpu, beside)

@@ -87,12 +87,12 @@ class HubModel:
         names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
         if any(getattr(config, name, None) not in (None, 1) for name in names):
             found["rectify"] = False  # the head's logits are changed afterwards
-        decoder, head = self.empty.get_decoder(), self.empty.get_output_embeddings()
-        linear = {one: name for name, one in self.empty.named_modules() if isinstance(one, torch.nn.Linear)}
-        reading = {name.rpartition(".")[2] for one, name in linear.items() if one in set(decoder.modules())}
-        if set(linear) - set(decoder.modules()) - {head}:
-            place = next(name for name, one in self.empty.named_modules() if one is decoder)
-            found["lora_target_modules"] = [rf"{re.escape(place)}\..*\.({'|'.join(sorted(reading))})"]
+        decoder, names = self.empty.get_decoder(), {one: name for name, one in self.empty.named_modules()}
+        linear = {one for one in names if isinstance(one, torch.nn.Linear)}
+        reading = linear & set(decoder.modules())
+        if linear - reading - {self.empty.get_output_embeddings()}:
+            kinds = sorted({names[one].rpartition(".")[2] for one in reading})
+            found["lora_target_modules"] = [rf"{re.escape(names[decoder])}\..*\.({'|'.join(kinds)})"]
         return found
 
 

@@ -93,7 +93,7 @@ def cost(task: Task, row: Row, time_limit: float) -> tuple[str, float]:
             batch.reset([0], [seeded(batch, row)])
             seconds, held = time.perf_counter() - opened, max(_held() - before, 0) / 1e6
     kept = f", at most {most} at once" if most else ""
-    if task.declared.prepare_row is not None:
+    if made and task.declared.prepare_row is not None:
         kept += f", {max(made - seconds, 0.0):.1f} s more for a row that is new"
     return f"{opened - begun:.1f} s to open, {seconds:.1f} s to reset, {held:.0f} MB{kept}", seconds
 
